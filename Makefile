@@ -1,0 +1,45 @@
+# Every target sets up .venv by itself, and only when pyproject.toml or constraints.txt changed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+RUNS ?= runs/demo
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench clean
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
+
+setup: $(READY) ## install everything into .venv
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,tensorboard]'
+	@touch $@
+
+demo: $(READY) ## train NT, AT and Generalist-T on digits, attack them, print the trade-off (a few minutes)
+	@rm -rf $(RUNS)
+	$(BIN)/generalist train digits-nt --out $(RUNS)/nt
+	$(BIN)/generalist train digits-at --out $(RUNS)/at
+	$(BIN)/generalist train digits-generalist-t --out $(RUNS)/generalist-t
+	$(BIN)/generalist eval $(RUNS)/nt $(RUNS)/at $(RUNS)/generalist-t
+	@echo "figures: $(RUNS)/*/figures/*.png"
+
+lint: $(READY) ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# One thread a test worker: busy workers with several threads each spin against one another.
+test: lint ## lint, then all tests with line coverage
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES) --cov --cov-report=term
+
+bench: $(READY) ## speed against the textbook loop and against the bare passes, as ratios
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/step.py
+
+clean: ## remove .venv, caches and the demo's runs
+	rm -rf $(VENV) $(RUNS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
