@@ -1,0 +1,78 @@
+"""Name → function. A registered function's keyword-only signature is the schema of its recipe fields."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+
+from generalist.core.errors import UserError, unknown
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Registry(Generic[F]):
+    """The functions of one kind. `runtime` names the keyword-only arguments that the caller, not the recipe, gives."""
+
+    def __init__(self, kind: str, *, runtime: Iterable[str] = ()) -> None:
+        self.kind = kind
+        self._runtime = frozenset(runtime)
+        self._entries: dict[str, F] = {}
+
+    def register(self, name: str) -> Callable[[F], F]:
+        def add(function: F) -> F:
+            if name in self._entries:
+                raise ValueError(f"{self.kind} {name!r} is registered twice")
+            self._entries[name] = function
+            return function
+
+        return add
+
+    def names(self) -> list[str]:
+        return sorted(self._entries)
+
+    def get(self, name: str) -> F:
+        if name not in self._entries:
+            raise unknown(self.kind, name, self._entries)
+        return self._entries[name]
+
+    def schema(self, name: str) -> type[BaseModel]:
+        """The recipe fields of `name`, as a model that checks names, types and ranges."""
+        return _schema(self.get(name), self._runtime)
+
+    def check(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of `name`, checked and completed with their defaults."""
+        schema = self.schema(name)
+        for field in options:
+            if field not in schema.model_fields:
+                raise unknown(f"field of {self.kind} {name!r}", field, schema.model_fields)
+        try:
+            checked = schema.model_validate(dict(options))
+        except ValidationError as error:
+            raise UserError(f"{self.kind} {name!r}: {explain(error)}") from None
+        return {field: getattr(checked, field) for field in schema.model_fields}
+
+    def bind(self, name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
+        """`name` with its recipe fields bound; what remains to give are the runtime arguments."""
+        return functools.partial(self.get(name), **self.check(name, options))
+
+
+@functools.cache
+def _schema(function: Callable[..., Any], runtime: frozenset[str]) -> type[BaseModel]:
+    hints = get_type_hints(function, include_extras=True)
+    fields: dict[str, Any] = {
+        name: (hints.get(name, Any), ... if parameter.default is inspect.Parameter.empty else parameter.default)
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name not in runtime
+    }
+    config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, frozen=True)
+    return create_model(function.__name__, __config__=config, **fields)
+
+
+def explain(error: ValidationError, *, known: Mapping[str, Iterable[str]] | None = None) -> str:
+    """The first complaint of pydantic as one line: where, what was given, what would do."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    given = "" if first["type"] == "missing" else f", got {first['input']!r}"
+    return f"{where}: {first['msg'].removeprefix('Value error, ')}{given}" if where else first["msg"]

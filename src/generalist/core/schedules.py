@@ -1,0 +1,64 @@
+"""Pure functions of training progress, from 0 (start) to 1 (end). Progress is an exact fraction, so that a value at a
+breakpoint is that breakpoint's value and a flat stretch is exactly flat."""
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import Annotated
+
+from pydantic import Field
+
+from generalist.core.errors import UserError
+from generalist.core.registry import Registry
+from generalist.core.types import Exact, NonNegativeFloat, Unit
+
+Schedule = Callable[[Fraction], float]
+SCHEDULES: Registry[Callable[..., float]] = Registry("schedule")
+
+InsideTraining = Annotated[float, Field(gt=0, lt=1)]
+
+
+def interpolate(progress: Fraction, at: Sequence[Fraction], values: Sequence[float]) -> float:
+    """Linear between (at, value) points, constant outside them."""
+    right = bisect_right(at, progress)
+    if right == 0:
+        return values[0]
+    if right == len(at) or values[right] == values[right - 1]:
+        return values[right - 1]
+    share = float((progress - at[right - 1]) / (at[right] - at[right - 1]))
+    return values[right - 1] + share * (values[right] - values[right - 1])
+
+
+def check_points(at: Sequence[Fraction], values: Sequence[float]) -> None:
+    """Breakpoints must be as many as their values, rising, and inside [0, 1]."""
+    if len(at) != len(values) or not at:
+        raise UserError(f"a piecewise schedule needs one value for each breakpoint, got {len(at)} and {len(values)}")
+    if any(b <= a for a, b in pairwise(at)) or at[0] < 0 or at[-1] > 1:
+        raise UserError(f"breakpoints must rise within 0..1 (shares of training), got {', '.join(map(str, at))}")
+
+
+@SCHEDULES.register("constant")
+def constant(progress: Fraction) -> float:
+    return 1.0
+
+
+@SCHEDULES.register("piecewise")
+def piecewise(progress: Fraction, *, at: tuple[Exact, ...], values: tuple[NonNegativeFloat, ...]) -> float:
+    return interpolate(progress, at, values)
+
+
+@SCHEDULES.register("cosine")
+def cosine(progress: Fraction, *, warmup: Annotated[float, Field(ge=0, lt=1)] = 0.0, end: Unit = 0.0) -> float:
+    """Up linearly over `warmup`, then down half a cosine to `end`."""
+    if progress < warmup:
+        return float(progress) / warmup
+    share = (float(progress) - warmup) / (1 - warmup)
+    return end + (1 - end) * (1 + math.cos(math.pi * share)) / 2
+
+
+@SCHEDULES.register("cyclic")
+def cyclic(progress: Fraction, *, peak: InsideTraining = 0.4) -> float:
+    """Up linearly to `peak`, down linearly to 0 (Fast-AT's schedule)."""
+    return float(progress) / peak if progress < peak else (1 - float(progress)) / (1 - peak)

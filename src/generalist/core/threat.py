@@ -1,0 +1,148 @@
+"""What an attacker may do: a norm and a radius in pixel units. The only code that knows a norm."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, cast, get_args
+
+import torch
+from pydantic_core import core_schema
+from torch import Tensor
+
+from generalist.core.errors import UserError, unknown
+from generalist.core.rng import Source, normal_like, uniform_like
+
+Norm = Literal["linf", "l2", "l1"]
+TINY = 1e-12
+
+
+def parse_fraction(value: Any) -> Fraction:
+    """ "8/255", "0.3", 0.3 or 1 as an exact fraction."""
+    try:
+        return Fraction(str(value).strip())
+    except (ValueError, ZeroDivisionError):
+        raise UserError(f"{value!r} is not a number or a fraction such as 8/255") from None
+
+
+@dataclass(frozen=True)
+class Threat:
+    """All x' with ‖x' − x‖ ≤ eps and x' in [0, 1]. Batches are [B, ...]; each image is treated by itself."""
+
+    norm: Norm
+    eps: Fraction
+
+    def __post_init__(self) -> None:
+        if self.norm not in get_args(Norm):
+            raise unknown("norm", str(self.norm), get_args(Norm))
+        object.__setattr__(self, "eps", parse_fraction(self.eps))
+        if self.eps <= 0:
+            raise UserError(f"eps must be > 0, got {self.eps}")
+
+    @classmethod
+    def parse(cls, text: "str | Threat") -> "Threat":
+        """ "linf:8/255" → Threat."""
+        if isinstance(text, Threat):
+            return text
+        norm, colon, eps = str(text).partition(":")
+        if not colon:
+            raise UserError(f"a threat is written norm:eps, such as linf:8/255, got {text!r}")
+        return cls(cast(Norm, norm.strip().lower()), parse_fraction(eps))
+
+    def __str__(self) -> str:
+        return f"{self.norm}:{self.eps}"
+
+    @property
+    def radius(self) -> float:
+        return float(self.eps)
+
+    def size(self, delta: Tensor) -> Tensor:
+        """The norm of each perturbation, [B]."""
+        flat = delta.flatten(1)
+        if self.norm == "linf":
+            return flat.abs().amax(1)
+        if self.norm == "l2":
+            return flat.norm(dim=1)
+        return flat.abs().sum(1)
+
+    def project(self, x_adv: Tensor, x: Tensor) -> Tensor:
+        """Into the ball around x and the box. ℓ∞ and ℓ1: the nearest point of both; ℓ2: the ball, then the box."""
+        if self.norm == "linf":
+            return torch.clamp(x_adv, x - self.radius, x + self.radius).clamp_(0, 1)
+        delta = x_adv - x
+        if self.norm == "l2":
+            return (x + delta * (self.radius / self._column(self.size(delta), x).clamp_min(self.radius))).clamp_(0, 1)
+        return (x + self._project_l1(delta, x)).clamp_(0, 1)
+
+    def _project_l1(self, delta: Tensor, x: Tensor) -> Tensor:
+        """Nearest point of {‖u‖₁ ≤ eps, 0 ≤ x+u ≤ 1}: u = sign(v)·clip(|v|−λ, 0, room), λ found exactly.
+
+        Σ clip(|v|−λ, 0, room) is piecewise linear and falls in λ; its slope changes at |v| and |v|−room, so one sort
+        of those 2d breakpoints and a running sum give the λ at which it equals eps.
+        """
+        wide = torch.float32 if x.device.type == "mps" else torch.float64  # MPS has no float64
+        v, origin = delta.flatten(1).to(wide), x.flatten(1).to(wide)
+        size, room = v.abs(), torch.where(v > 0, 1 - origin, origin).clamp_min(0)
+        clipped = torch.minimum(size, room)
+        breaks = torch.cat([size, size - clipped], 1)
+        change = torch.cat([torch.ones_like(size), -torch.ones_like(size)], 1)
+        breaks, order = breaks.sort(1, descending=True)
+        slope = change.gather(1, order).cumsum(1)
+        mass = torch.zeros_like(breaks)
+        mass[:, 1:] = (slope[:, :-1] * (breaks[:, :-1] - breaks[:, 1:])).cumsum(1)
+        at = torch.searchsorted(mass.contiguous(), torch.full_like(mass[:, :1], self.radius)).clamp_(
+            1, breaks.shape[1] - 1
+        )
+        slack = (self.radius - mass.gather(1, at - 1)) / slope.gather(1, at - 1).clamp_min(1)
+        threshold = breaks.gather(1, at - 1) - slack
+        shrunk = torch.minimum((size - threshold).clamp_min(0), room)
+        inside = clipped.sum(1, keepdim=True) <= self.radius
+        return (torch.where(inside, clipped, shrunk) * v.sign()).view_as(delta).to(delta.dtype)
+
+    def steepest(self, gradient: Tensor, *, density: float = 0.0) -> Tensor:
+        """The direction of unit norm that raises a linear function fastest.
+
+        In ℓ1 that is the single largest coordinate; `density` spreads the step over that share of the coordinates
+        (sparse ascent, Tramèr and Boneh 2019), which needs far fewer steps inside a box.
+        """
+        if self.norm == "linf":
+            return gradient.sign()
+        if self.norm == "l2":
+            # scaled by the largest entry first: the squares of tiny gradients underflow in float32
+            scaled = gradient / self._column(gradient.flatten(1).abs().amax(1), gradient).clamp_min(1e-38)
+            return scaled / self._column(scaled.flatten(1).norm(dim=1), gradient).clamp_min(TINY)
+        flat = gradient.flatten(1)
+        count = max(1, round(density * flat.shape[1]))
+        top = flat.abs().topk(count, dim=1).indices
+        chosen = torch.zeros_like(flat).scatter_(1, top, flat.gather(1, top).sign() / count)
+        return chosen.view_as(gradient)
+
+    def random_start(self, x: Tensor, source: Source) -> Tensor:
+        """A point drawn uniformly from the ball, then brought into the box."""
+        if self.norm == "linf":
+            return self.project(x + self.radius * (2 * uniform_like(x, source) - 1), x)
+        count = x[0].numel()
+        if self.norm == "l2":
+            radius = uniform_like(x.flatten(1)[:, :1], source) ** (1.0 / count)
+            direction = self.steepest(normal_like(x, source))
+            return self.project(x + self.radius * direction * self._column(radius[:, 0], x), x)
+        # d + 1 exponentials over their sum are uniform on the simplex; the last one is the slack inside the ball
+        exponential = -torch.log1p(-uniform_like(x, source))
+        slack = -torch.log1p(-uniform_like(x.flatten(1)[:, :1], source))[:, 0]
+        sign = torch.where(uniform_like(x, source) < 0.5, -1.0, 1.0)
+        share = exponential / self._column(exponential.flatten(1).sum(1) + slack, x)
+        return self.project(x + self.radius * sign * share, x)
+
+    @staticmethod
+    def _column(values: Tensor, x: Tensor) -> Tensor:
+        return values.view(-1, *[1] * (x.dim() - 1))
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:
+        def parse(value: Any) -> "Threat":
+            try:
+                return cls.parse(value)
+            except UserError as error:
+                raise ValueError(str(error)) from None
+
+        return core_schema.no_info_plain_validator_function(
+            parse, serialization=core_schema.plain_serializer_function_ser_schema(str)
+        )
