@@ -1,0 +1,29 @@
+"""Datasets and their batches."""
+
+from generalist.data.augment import Augment, augment
+from generalist.data.batches import batches, ordered, steps_per_epoch
+from generalist.data.datasets import DATASETS, load_dataset
+from generalist.data.download import fetch
+from generalist.data.locate import MissingData
+from generalist.data.sources import SOURCES, Source, obtain
+from generalist.data.splits import ArraySplit, Dataset, DataWarning, FileSplit, Split
+
+__all__ = [
+    "DATASETS",
+    "SOURCES",
+    "ArraySplit",
+    "Augment",
+    "DataWarning",
+    "Dataset",
+    "FileSplit",
+    "MissingData",
+    "Source",
+    "Split",
+    "augment",
+    "batches",
+    "fetch",
+    "load_dataset",
+    "obtain",
+    "ordered",
+    "steps_per_epoch",
+]

@@ -1,0 +1,70 @@
+"""Pixels from files and from one size to another."""
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from generalist.core.errors import UserError
+
+Box = tuple[int, int, int, int]
+SMALL = 64  # up to this side an image is used whole; above it the usual border of 224 in 256 is cut away
+_CHUNK = 512
+
+
+def open_image(path: str) -> Image.Image:
+    """The file as a decoded RGB image."""
+    try:
+        with Image.open(path) as file:
+            # a palette with transparency goes through RGBA, as Pillow asks for with a warning
+            clear = file.mode == "P" and "transparency" in file.info
+            return (file.convert("RGBA") if clear else file).convert("RGB")
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"cannot read the image {path} ({reason}); replace or remove the file") from None
+
+
+def to_tensor(image: Image.Image) -> Tensor:
+    """uint8 [3, H, W]."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+
+
+def decode(path: str, *, size: int) -> Tensor:
+    """The file as evaluation sees it: shorter side resized, centre kept; uint8 [3, size, size]."""
+    image = open_image(path)
+    height, width, top, left = frame(image.height, image.width, size, border=size > SMALL)
+    if (width, height) != image.size:
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    return to_tensor(image.crop((left, top, left + size, top + size)))
+
+
+def crop(image: Image.Image, box: Box, *, size: int) -> Tensor:
+    """(top, left, height, width) of the image, resized to uint8 [3, size, size]."""
+    top, left, height, width = box
+    region = (left, top, left + width, top + height)
+    return to_tensor(image.resize((size, size), Image.Resampling.BILINEAR, box=region))
+
+
+def frame(height: int, width: int, size: int, *, border: bool) -> Box:
+    """(height, width) to resize to, and (top, left) of the centre of size × size in it."""
+    short = round(size * 256 / 224) if border else size
+    scale = short / min(height, width)
+    height, width = max(short, round(height * scale)), max(short, round(width * scale))
+    return height, width, (height - size) // 2, (width - size) // 2
+
+
+def resize(images: Tensor, *, size: int) -> Tensor:
+    """Images [N, C, H, W] with the shorter side resized to `size` and the centre kept, in their own type."""
+    if images.shape[2:] == (size, size):
+        return images
+    height, width, top, left = frame(images.shape[2], images.shape[3], size, border=False)
+    out = images.new_empty(len(images), images.shape[1], size, size)
+    for start in range(0, len(images), _CHUNK):
+        part = images[start : start + _CHUNK].float()
+        part = F.interpolate(part, (height, width), mode="bilinear", antialias=True, align_corners=False)
+        part = part[:, :, top : top + size, left : left + size]
+        top_value = 1.0 if images.is_floating_point() else 255.0
+        part = part if images.is_floating_point() else part.round()
+        out[start : start + _CHUNK] = part.clamp(0, top_value).to(images.dtype)
+    return out

@@ -1,0 +1,163 @@
+"""A dataset and its parts: images and labels, in memory or in files."""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from generalist.core.errors import UserError
+from generalist.data.images import decode
+
+Shape = tuple[int, int, int]
+
+
+class DataWarning(UserWarning):
+    """Data that can be used but is not what one would expect."""
+
+
+class Split(ABC):
+    """Images with labels; an image's id is its index here."""
+
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    @abstractmethod
+    def shape(self) -> Shape:
+        """(C, H, W) of every image."""
+
+    @abstractmethod
+    def read(self, ids: Tensor) -> Tensor:
+        """The images of these ids, [B, C, H, W], uint8 or float32 in [0, 1]."""
+
+    @abstractmethod
+    def take(self, ids: Tensor) -> "Split":
+        """The split that has only these images, in this order."""
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySplit(Split):
+    """Images [N, C, H, W] in memory, uint8 or float32 in [0, 1]."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __post_init__(self) -> None:
+        if self.images.dim() != 4 or self.images.dtype not in (torch.uint8, torch.float32):
+            raise UserError(
+                f"images must be [N, C, H, W] in uint8 or float32, got {list(self.images.shape)} in {self.images.dtype}"
+            )
+        _check_count(len(self.images), self.labels)
+        if self.images.dtype == torch.float32 and len(self.images):
+            low, high = (bound.item() for bound in self.images.aminmax())
+            if not (low >= 0 and high <= 1):  # so written that NaN fails too
+                raise UserError(f"float images must be finite and in [0, 1], got values from {low:g} to {high:g}")
+
+    @property
+    def shape(self) -> Shape:
+        channels, height, width = self.images.shape[1:]
+        return channels, height, width
+
+    def read(self, ids: Tensor) -> Tensor:
+        return self.images[ids]
+
+    def take(self, ids: Tensor) -> "ArraySplit":
+        return ArraySplit(self.images[ids], self.labels[ids])
+
+
+@dataclass(frozen=True, eq=False)
+class FileSplit(Split):
+    """Image files, decoded when read: RGB, the shorter side resized, the centre of size × size kept."""
+
+    paths: Sequence[str]
+    labels: Tensor
+    size: int
+
+    def __post_init__(self) -> None:
+        _check_count(len(self.paths), self.labels)
+
+    @property
+    def shape(self) -> Shape:
+        return 3, self.size, self.size
+
+    def read(self, ids: Tensor) -> Tensor:
+        return torch.stack([decode(self.paths[i], size=self.size) for i in ids.tolist()])
+
+    def take(self, ids: Tensor) -> "FileSplit":
+        return FileSplit([self.paths[i] for i in ids.tolist()], self.labels[ids], self.size)
+
+
+def _check_count(count: int, labels: Tensor) -> None:
+    if labels.dtype != torch.int64 or labels.dim() != 1:
+        raise UserError(f"labels must be [N] in int64, got {list(labels.shape)} in {labels.dtype}")
+    if len(labels) != count:
+        raise UserError(f"{count} images but {len(labels)} labels; every image needs one label")
+
+
+def check_labels(name: str, part: str, labels: Tensor, classes: int) -> None:
+    """Complain about a label that is not one of the classes."""
+    wrong = labels[(labels < 0) | (labels >= classes)]
+    if len(wrong):
+        raise UserError(
+            f"{name}: label {wrong[0].item()} in the {part} split is outside "
+            f"the {classes} classes; labels go from 0 to {classes - 1}"
+        )
+
+
+class Parts(NamedTuple):
+    """What a reader finds; parts that are not there are held out of train."""
+
+    classes: tuple[str, ...]
+    train: Split
+    test: Split | None = None
+    validation: Split | None = None
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A name, three splits of one shape, and the names of the classes; validation may be empty."""
+
+    name: str
+    train: Split
+    validation: Split
+    test: Split
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        for part in ("train", "validation", "test"):
+            split = getattr(self, part)
+            if not len(split) and part != "validation":
+                raise UserError(f"{self.name}: the {part} split is empty; it needs at least one image")
+            check_labels(self.name, part, split.labels, len(self.classes))
+            if split.shape != self.train.shape:
+                raise UserError(
+                    f"{self.name}: {part} images are {split.shape} but train images are {self.train.shape}; "
+                    f"all splits need one shape"
+                )
+        counts = self.train.labels.bincount(minlength=len(self.classes))
+        if absent := [name for name, count in zip(self.classes, counts.tolist(), strict=True) if not count]:
+            some = ", ".join(absent[:10]) + (f" and {len(absent) - 10} more" if len(absent) > 10 else "")
+            warnings.warn(f"{self.name}: no training image of {some}", DataWarning, stacklevel=2)
+
+    @property
+    def shape(self) -> Shape:
+        """(C, H, W) of every image."""
+        return self.train.shape
+
+    @property
+    def channels(self) -> int:
+        return self.shape[0]
+
+    @property
+    def size(self) -> int:
+        """The side of the square images."""
+        _, height, width = self.shape
+        if height != width:
+            raise UserError(f"{self.name}: images are {height}×{width}, not square; give a size to make them so")
+        return height
