@@ -1,0 +1,36 @@
+"""Models: name → network with its normalisation inside; to and from disk; folded for attacks.
+
+building        build_model, build_from_spec
+spec            ModelSpec, Classifier
+loading         save_model, load_model, load_weights, read_extra
+folding         fold_batchnorm, refresh_, folded
+normalize       Normalize
+registry        MODELS: small_cnn, resnet18/34/50, wide_resnet50_2, preact_resnet18
+wide_resnet     the pattern wrn-D-K
+foreign         the patterns timm/<name> and module:callable
+"""
+
+# The architectures are imported for their entries in MODELS.
+from generalist.models import preact_resnet, resnet, small_cnn, wide_resnet  # noqa: F401
+from generalist.models.building import build_from_spec, build_model
+from generalist.models.folding import fold_batchnorm, folded, refresh_
+from generalist.models.loading import load_model, load_weights, read_extra, save_model
+from generalist.models.normalize import Normalize
+from generalist.models.registry import MODELS
+from generalist.models.spec import Classifier, ModelSpec
+
+__all__ = [
+    "MODELS",
+    "Classifier",
+    "ModelSpec",
+    "Normalize",
+    "build_from_spec",
+    "build_model",
+    "fold_batchnorm",
+    "folded",
+    "load_model",
+    "load_weights",
+    "read_extra",
+    "refresh_",
+    "save_model",
+]

@@ -1,0 +1,83 @@
+"""Name → model."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from generalist.core.errors import UserError, unknown
+from generalist.core.rng import derive
+from generalist.models.foreign import callable_builder, timm_builder
+from generalist.models.normalize import normalization
+from generalist.models.registry import MODELS
+from generalist.models.spec import Classifier, ModelSpec
+from generalist.models.wide_resnet import FAMILIES, PATTERN, parse_wrn
+
+
+def build_model(
+    name: str,
+    *,
+    classes: int,
+    channels: int = 3,
+    size: int = 32,
+    width: int | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Classifier:
+    """The model of that name, channels-last, with normalisation inside; its weights depend on `seed` alone."""
+    for field, value in (("classes", classes), ("channels", channels), ("size", size)):
+        if value < 1:
+            raise UserError(f"model {name!r} with {field}={value}; it must be 1 or more")
+    normalize = normalization(mean, std, channels=channels)
+    build, knobs = _resolve(name, options if width is None else {**options, "width": width})
+    with torch.random.fork_rng(devices=[]):
+        # Not torch.manual_seed, which would also reseed every GPU.
+        torch.default_generator.manual_seed(derive("init", seed))
+        network = build(classes=classes, channels=channels, size=size)
+    spec = ModelSpec(
+        name=name,
+        classes=classes,
+        channels=channels,
+        size=size,
+        width=knobs.pop("width", None),
+        mean=None if mean is None else tuple(map(float, mean)),
+        std=None if std is None else tuple(map(float, std)),
+        options=knobs,
+    )
+    model = Classifier(normalize=normalize, network=network, spec=spec)
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing from torch's stubs
+    return model
+
+
+def build_from_spec(spec: ModelSpec, *, seed: int = 0) -> Classifier:
+    """The model that a spec describes, with fresh weights."""
+    return build_model(
+        spec.name,
+        classes=spec.classes,
+        channels=spec.channels,
+        size=spec.size,
+        width=spec.width,
+        mean=spec.mean,
+        std=spec.std,
+        seed=seed,
+        **spec.options,
+    )
+
+
+def _resolve(name: str, options: Mapping[str, Any]) -> tuple[Callable[..., nn.Module], dict[str, Any]]:
+    """The builder of a name, and its knobs completed with their defaults where they are known."""
+    if ":" in name:
+        return callable_builder(name, options), dict(options)
+    if name.startswith("timm/"):
+        return timm_builder(name.removeprefix("timm/"), options), dict(options)
+    if (wrn := parse_wrn(name)) is not None:
+        knobs = FAMILIES.check(PATTERN, options)
+        return partial(FAMILIES.get(PATTERN), depth=wrn[0], factor=wrn[1], **knobs), knobs
+    if name not in MODELS.names():
+        raise unknown("model", name, [*MODELS.names(), PATTERN, "timm/<name>", "module:callable"])
+    knobs = MODELS.check(name, options)
+    return partial(MODELS.get(name), **knobs), knobs
