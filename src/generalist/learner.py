@@ -1,0 +1,167 @@
+"""A base learner: one model on one task, with its own optimizer, schedule and, if asked, running average."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from generalist.core.rng import ImageStreams
+from generalist.core.schedules import Schedule
+from generalist.core.types import Batch, LossTerms, Objective, StateTree
+
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+def state_tree(model: nn.Module) -> StateTree:
+    """The model's parameters and persistent buffers by name: the live tensors, not copies."""
+    return {name: tensor.detach() for name, tensor in model.state_dict(keep_vars=True).items()}
+
+
+def copy_tree_(into: StateTree, source: Mapping[str, Tensor]) -> None:
+    """Overwrite every tensor of a tree with the one of the same name."""
+    with torch.no_grad():
+        for name, tensor in into.items():
+            tensor.copy_(source[name])
+
+
+class Learner:
+    """`step` is the textbook's θ ← Z[∇ loss(batch; θ), τ(e)]; the rest is what a reset or a checkpoint must reach."""
+
+    def __init__(
+        self,
+        name: str,
+        model: nn.Module,
+        objective: Objective,
+        make_optimizer: MakeOptimizer,
+        *,
+        lr: float,
+        schedule: Schedule,
+        weight_averaging: bool = False,
+        clip_norm: float | None = None,
+        accumulate: int = 1,
+        precision: torch.dtype = torch.float32,
+        loss_limit: float = float("inf"),
+    ) -> None:
+        self.name, self.model, self.objective = name, model, objective
+        self.optimizer = make_optimizer([p for p in model.parameters() if p.requires_grad])
+        self.lr, self.schedule = lr, schedule
+        self.clip_norm, self.accumulate, self.precision = clip_norm, accumulate, precision
+        self.loss_limit = loss_limit
+        self.tree = state_tree(model)
+        self.average: StateTree | None = {k: v.clone() for k, v in self.tree.items()} if weight_averaging else None
+        self._buffers = [tensor for key, tensor in self.tree.items() if key not in dict(model.named_parameters())]
+        self._buffers_before = [tensor.clone() for tensor in self._buffers]
+        self.bad_steps = 0
+        self.device = next(iter(self.tree.values())).device
+        self._scaler = torch.amp.GradScaler(self.device.type, enabled=precision == torch.float16)
+
+    @property
+    def mixed(self) -> StateTree:
+        """w_a of the mixing formula: the running average where there is one, else the parameters."""
+        return self.tree if self.average is None else self.average
+
+    def step(self, batch: Batch, *, progress: Fraction, epoch: float, generator: ImageStreams) -> LossTerms:
+        """One optimizer step on the batch; skipped, and counted in `bad_steps`, where the loss is not usable."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr * self.schedule(progress)
+        _copy_all_(self._buffers_before, self._buffers)
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        terms = None
+        for part in _slices(len(batch.y), self.accumulate):
+            with self.autocast():
+                part_terms = self.objective(
+                    self.model, batch.x[part], batch.y[part], generator=generator[part], epoch=epoch
+                )
+            share = len(batch.y[part]) / len(batch.y)
+            self._scaler.scale(part_terms.total * share).backward()
+            terms = _merge(terms, part_terms, share)
+        assert terms is not None
+        self._scaler.unscale_(self.optimizer)
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm or float("inf"))
+        usable = torch.isfinite(norm) & (terms.total < self.loss_limit)
+        if usable or self._scaler.is_enabled():  # the scaler has its own way to skip a step and lower its scale
+            self._scaler.step(self.optimizer)
+            self._scaler.update()
+        if usable:
+            self.bad_steps = 0
+        else:  # the forward passes have spoilt BatchNorm's statistics already
+            _copy_all_(self._buffers, self._buffers_before)
+            self.bad_steps += 1
+        return terms
+
+    def update_average_(self, decay: float) -> None:
+        """avg ← d·avg + (1−d)·θ; integers are copied."""
+        if self.average is not None:
+            ema_(self.average, self.tree, decay)
+
+    def reset_(self, state: Mapping[str, Tensor], *, momentum: bool, averages: bool) -> None:
+        """θ ← state, and fresh momentum and averages where the flags say so."""
+        copy_tree_(self.tree, state)
+        if momentum:
+            self.optimizer.state.clear()
+        if averages and self.average is not None:
+            copy_tree_(self.average, state)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        if self.precision == torch.float32:
+            return nullcontext()
+        return torch.autocast(self.device.type, self.precision)
+
+    def save(self) -> tuple[StateTree, dict[str, Any]]:
+        """All that a step depends on: tensors by name, and plain values."""
+        tensors = {f"model/{k}": v for k, v in self.tree.items()}
+        tensors |= {f"average/{k}": v for k, v in (self.average or {}).items()}
+        values: dict[str, Any] = {"bad_steps": self.bad_steps, "scaler": self._scaler.state_dict()}
+        for name, parameter in self.model.named_parameters():
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                if isinstance(value, Tensor):
+                    tensors[f"optimizer/{key}/{name}"] = value
+        return tensors, values
+
+    def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        copy_tree_(self.tree, {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")})
+        if self.average is not None:
+            averages = {k.removeprefix("average/"): v for k, v in tensors.items() if k.startswith("average/")}
+            copy_tree_(self.average, averages)
+        parameters = dict(self.model.named_parameters())
+        self.optimizer.state.clear()
+        for path, tensor in tensors.items():
+            if path.startswith("optimizer/"):
+                _, key, name = path.split("/", 2)
+                parameter = parameters[name]
+                # a step counter stays where the optimizer keeps it: on the CPU, of its own type
+                placed = tensor.clone() if tensor.dim() == 0 else torch.empty_like(parameter).copy_(tensor)
+                self.optimizer.state[parameter][key] = placed
+        self.bad_steps = values["bad_steps"]
+        self._scaler.load_state_dict(values["scaler"])
+
+
+def ema_(average: StateTree, tree: StateTree, decay: float) -> None:
+    """average ← decay·average + (1−decay)·tree, in place; what is not a float is copied."""
+    floats = [name for name, tensor in average.items() if tensor.is_floating_point()]
+    torch._foreach_lerp_([average[n] for n in floats], [tree[n] for n in floats], 1 - decay)
+    for name, tensor in average.items():
+        if not tensor.is_floating_point():
+            tensor.copy_(tree[name])
+
+
+def _copy_all_(into: list[Tensor], source: list[Tensor]) -> None:
+    if into:
+        torch._foreach_copy_(into, source)
+
+
+def _slices(count: int, pieces: int) -> Iterator[slice]:
+    size = -(-count // pieces)
+    return (slice(first, first + size) for first in range(0, count, size))
+
+
+def _merge(sum_: LossTerms | None, terms: LossTerms, share: float) -> LossTerms:
+    total = terms.total.detach() * share
+    parts = {name: value.detach() * share for name, value in terms.parts.items()}
+    if sum_ is None:
+        return LossTerms(total, parts)
+    return LossTerms(sum_.total + total, {name: sum_.parts[name] + value for name, value in parts.items()})
