@@ -1,0 +1,39 @@
+"""BatchNorm statistics of an averaged model, measured afresh."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import nn
+
+from generalist.core.rng import ImageStreams
+from generalist.core.types import Batch, Objective
+
+
+def has_batchnorm(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
+@torch.no_grad()
+def recalibrate_(
+    model: nn.Module, objectives: Sequence[Objective], batches: Iterable[Batch], *, seed: int, epoch: float
+) -> None:
+    """Running statistics ← plain averages over clean inputs and over what each task feeds the model in training."""
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    if not norms:
+        return
+    momenta = [norm.momentum for norm in norms]
+    training = model.training
+    try:
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # torch: a cumulative average
+        for batch in batches:
+            model.train()
+            model(batch.x)
+            for index, objective in enumerate(objectives):
+                streams = ImageStreams(seed, "recalibrate", index, ids=batch.ids)
+                objective(model, batch.x, batch.y, generator=streams, epoch=epoch)
+    finally:
+        model.train(training)
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum

@@ -1,0 +1,148 @@
+"""What happens when: the weights γ, the decay, the redistributions, and which learners must be trained at all."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Literal
+
+from generalist.core.errors import UserError
+from generalist.core.schedules import check_points, interpolate
+
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Points:
+    """γ linear between breakpoints (shares of training)."""
+
+    at: tuple[Fraction, ...]
+    values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        check_points(self.at, self.values)
+
+
+@dataclass(frozen=True)
+class Share:
+    """γ as a share of what the learners with breakpoints leave."""
+
+    of_rest: float
+
+
+REST: Literal["rest"] = "rest"
+Gamma = Points | Share | Literal["rest"]
+
+
+@dataclass(frozen=True)
+class MixPlan:
+    """γ, decay α', redistribution from t' every c epochs. Steps count from 0; epoch t is over after its last step."""
+
+    gammas: Mapping[str, Gamma]
+    epochs: int
+    steps_per_epoch: int
+    decay_limit: float = 0.999
+    decay_warmup: bool = True
+    start_epoch: int = 0
+    every_epochs: int = 5
+    redistribution: Literal["boundary", "every_step", "never"] = "boundary"
+    full_reset: Mapping[str, bool] | None = None
+    train_idle: bool = False
+
+    def __post_init__(self) -> None:
+        if sum(gamma == REST for gamma in self.gammas.values()) > 1:
+            raise UserError("only one learner can take the rest of gamma")
+        for progress in sorted({Fraction(0), Fraction(1), *self._breaks}):
+            weights = self.weights_at(progress)
+            total = sum(weights.values())
+            if abs(total - 1) > TOLERANCE or min(weights.values()) < -TOLERANCE:
+                listed = ", ".join(f"{name}={value:g}" for name, value in weights.items())
+                raise UserError(
+                    f"gamma must be ≥ 0 and sum to 1, got {listed} (sum {total:g})"
+                    f" at {float(progress):.3g} of training; give one learner `gamma: rest`"
+                )
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * self.steps_per_epoch
+
+    @cached_property
+    def _breaks(self) -> set[Fraction]:
+        return {at for gamma in self.gammas.values() if isinstance(gamma, Points) for at in gamma.at}
+
+    def progress(self, step: int) -> Fraction:
+        return Fraction(step, self.steps)
+
+    def weights_at(self, progress: Fraction) -> dict[str, float]:
+        """γ of every learner: breakpoints first, then shares of what they leave, then the rest."""
+        weights = {
+            name: interpolate(progress, gamma.at, gamma.values)
+            for name, gamma in self.gammas.items()
+            if isinstance(gamma, Points)
+        }
+        left = 1.0 - sum(weights.values())
+        left = 0.0 if abs(left) < TOLERANCE else left
+        weights |= {name: gamma.of_rest * left for name, gamma in self.gammas.items() if isinstance(gamma, Share)}
+        for name, gamma in self.gammas.items():
+            if gamma == REST:
+                rest = 1.0 - sum(weights.values())
+                weights[name] = 0.0 if abs(rest) < TOLERANCE else rest
+        return {name: weights[name] for name in self.gammas}
+
+    def weights(self, step: int) -> dict[str, float]:
+        return self.weights_at(self.progress(step))
+
+    def decay(self, step: int) -> float:
+        """α', warmed up as min(α', (1+s)/(10+s))."""
+        return min(self.decay_limit, (1 + step) / (10 + step)) if self.decay_warmup else self.decay_limit
+
+    def redistributes_after(self, step: int) -> bool:
+        """Whether learners are reset to θ_g once this step is done."""
+        return self.next_redistribution(step) == step
+
+    def next_redistribution(self, step: int) -> int | None:
+        """The first step from this one on that ends in a redistribution.
+
+        Never the last step of training: nothing is trained after it, and the learners, which a reset would make
+        alike, are results of the run too.
+        """
+        if self.redistribution == "never":
+            return None
+        epoch = step // self.steps_per_epoch
+        if self.redistribution == "boundary":  # after epoch t = 1, 2, …
+            found = self._counting_epoch(epoch + 1) * self.steps_per_epoch - 1
+        else:  # after every step of epoch e = 0, 1, …
+            found = max(step, self._counting_epoch(epoch) * self.steps_per_epoch)
+        return found if found < self.steps - 1 else None
+
+    def _counting_epoch(self, epoch: int) -> int:
+        """The first epoch from this one on that is ≥ t' and a multiple of c."""
+        return -(-max(1, self.start_epoch, epoch) // self.every_epochs) * self.every_epochs
+
+    def live(self, name: str, step: int) -> bool:
+        """Whether this step of the learner can influence θ_g.
+
+        It cannot where γ is zero from now until a reset that replaces all the learner carries.
+        """
+        if self.train_idle or not (self.full_reset or {}).get(name, False):
+            return True
+        reset = self.next_redistribution(step)
+        return reset is None or not self._zero_between(name, step, reset)
+
+    def _zero_between(self, name: str, first: int, last: int) -> bool:
+        """γ is linear between breakpoints, so looking at the ends and on both sides of each breakpoint is enough."""
+        look = {first, last}
+        for at in self._breaks:
+            below = int(at * self.steps)
+            look |= {step for step in (below, below + 1) if first < step < last}
+        return all(self.weights(step)[name] == 0 for step in look)
+
+    def live_epochs(self, name: str) -> float:
+        """How many epochs' worth of steps the learner is trained."""
+        live = 0
+        for first in range(0, self.steps, self.steps_per_epoch):
+            last = first + self.steps_per_epoch - 1
+            ends = self.live(name, first), self.live(name, last)
+            alike = ends[0] == ends[1] and self.redistribution != "every_step"
+            live += self.steps_per_epoch * ends[0] if alike else sum(self.live(name, s) for s in range(first, last + 1))
+        return live / self.steps_per_epoch
