@@ -1,0 +1,78 @@
+"""What may go wrong while training, and how it ends: by a clear stop with nothing lost."""
+
+import fcntl
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+from generalist.core.errors import RunError, UserError
+from generalist.learner import Learner
+
+
+class Interrupted(Exception):
+    """Stopped by a signal after a whole step, with the state saved."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.exit_code = 128 + signum
+
+
+class Interrupts:
+    """Collects SIGINT and SIGTERM so that the loop can finish its step; a second SIGINT stops at once."""
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+
+    def __call__(self, signum: int, frame: FrameType | None) -> None:
+        if self.signum == signal.SIGINT == signum:
+            raise KeyboardInterrupt
+        self.signum = signum
+
+
+@contextmanager
+def interrupts() -> Iterator[Interrupts]:
+    """Signals are collected inside; the handlers before are put back. Outside the main thread nothing is caught."""
+    collected = Interrupts()
+    before = {}
+    try:
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            before[signum] = signal.signal(signum, collected)
+    except ValueError:  # not the main thread
+        pass
+    try:
+        yield collected
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+@contextmanager
+def sole_owner(folder: Path) -> Iterator[None]:
+    """Hold the run folder; a second process is refused. The lock goes with the process, however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    file: TextIO
+    with open(folder / ".lock", "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            owner = file.read().strip() or "another process"
+            raise UserError(f"{folder} is in use by process {owner}; wait for it or give another --out") from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def stop_if_diverged(learner: Learner, *, bad_steps: int, step: int) -> None:
+    """Bad steps are never applied, so the parameters are the last good ones; too many in a row end the run."""
+    if learner.bad_steps >= bad_steps:
+        raise RunError(
+            f"learner {learner.name!r} diverged: {learner.bad_steps} steps in a row up to step {step} had a loss or"
+            " gradient that is not finite or far too large; its last good state is kept in checkpoints/."
+            " Try a lower learning rate, clip_norm or precision: float32"
+        )

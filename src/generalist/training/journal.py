@@ -1,0 +1,60 @@
+"""What a run says of itself while it runs: JSON lines, and TensorBoard where it is installed."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from generalist.core.files import write_atomically
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a journal; a line cut short by a kill is left out."""
+    records = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            break
+    return records
+
+
+class Journal:
+    """`metrics.jsonl`. Opened at a step, it forgets what an interrupted run wrote after that step."""
+
+    def __init__(self, folder: Path, *, step: int, tensorboard: bool = True) -> None:
+        self.path = folder / "metrics.jsonl"
+        kept = [record for record in read_journal(self.path) if record["step"] <= step]
+        write_atomically(self.path, "".join(json.dumps(record) + "\n" for record in kept).encode())
+        self._file = open(self.path, "a")  # noqa: SIM115 - closed in close()
+        self._board = _board(folder / "tensorboard", step) if tensorboard else None
+
+    def write(self, kind: str, step: int, record: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps({"kind": kind, "step": step, **record}) + "\n")
+        self._file.flush()
+        if self._board:
+            for tag, value in _scalars(record):
+                self._board.add_scalar(f"{kind}/{tag}", value, step)
+
+    def close(self) -> None:
+        os.fsync(self._file.fileno())
+        self._file.close()
+        if self._board:
+            self._board.close()
+
+
+def _board(folder: Path, step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except Exception:  # not installed, or broken beside this torch
+        return None
+    return SummaryWriter(str(folder), purge_step=step + 1)
+
+
+def _scalars(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            yield from _scalars(value, f"{prefix}{key}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield prefix + key, value

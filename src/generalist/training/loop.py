@@ -1,0 +1,59 @@
+"""The paper's algorithm, for any number of learners."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from generalist.core.rng import ImageStreams
+from generalist.core.types import Batch
+from generalist.mixing import MixPlan
+from generalist.training.guards import Interrupted, Interrupts, stop_if_diverged
+from generalist.training.state import TrainState
+
+
+class Events(Protocol):
+    """What is due when, and what happens then."""
+
+    def tick(self, state: TrainState) -> None: ...
+    def epoch_ended(self, state: TrainState) -> None: ...
+    def save_due(self, state: TrainState) -> bool: ...
+
+
+def fit(
+    state: TrainState,
+    plan: MixPlan,
+    *,
+    feed: Callable[[int], Iterator[Batch]],
+    seed: int,
+    redistribute_: Callable[[], None],
+    events: Events,
+    checkpoints: Path,
+    interrupts: Interrupts,
+    bad_steps: int,
+) -> None:
+    """Train from state.step to the end of the plan (CVPR Algorithm 1)."""
+    for batch in feed(state.step):
+        step = state.step
+        decay, weights = plan.decay(step), plan.weights(step)
+        for learner in state.learners.values():
+            if plan.live(learner.name, step):
+                streams = ImageStreams(seed, learner.name, step, ids=batch.ids)
+                epoch = step / plan.steps_per_epoch
+                terms = learner.step(batch, progress=plan.progress(step), epoch=epoch, generator=streams)
+                learner.update_average_(decay)
+                if learner.bad_steps:
+                    stop_if_diverged(learner, bad_steps=bad_steps, step=step)
+                else:
+                    state.tallies[learner.name].add(terms)
+        state.mix.accumulate_(state.trees, weights=weights, decay=decay)
+        state.step += 1
+
+        if state.step % plan.steps_per_epoch == 0:
+            events.epoch_ended(state)
+        if plan.redistributes_after(step):
+            redistribute_()
+        if interrupts.signum or events.save_due(state):
+            state.save(checkpoints)
+        if interrupts.signum:
+            raise Interrupted(interrupts.signum)
+        events.tick(state)

@@ -1,0 +1,128 @@
+from fractions import Fraction
+
+import pytest
+import torch
+from torch import nn
+
+from generalist import Batch, LossTerms, build_model
+from generalist.core.rng import ImageStreams
+from generalist.core.schedules import constant
+from generalist.learner import Learner
+from generalist.optimizers import OPTIMIZERS
+
+
+def batch(count=12):
+    generator = torch.Generator().manual_seed(0)
+    return Batch(torch.rand(count, 1, 8, 8, generator=generator), torch.arange(count) % 3, torch.arange(count))
+
+
+class Plain(nn.Module):
+    """No BatchNorm, so that a split batch gives the same gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(64, 3, dtype=torch.float64)
+        nn.init.normal_(self.fc.weight, generator=torch.Generator().manual_seed(0))
+        nn.init.zeros_(self.fc.bias)
+
+    def forward(self, x):
+        return self.fc(x.flatten(1).double())
+
+
+def noisy(model, x, y, *, generator, epoch):
+    """Draws from the streams, so that it notices whether each image keeps its own."""
+    x = x + 0.1 * generator.uniform(*x.shape[1:])
+    return LossTerms(nn.functional.cross_entropy(model(x), y), {"mean": x.mean().detach()})
+
+
+def make(model, optimizer="sgd", **options):
+    settings = {"lr": 0.1}
+    return Learner("a", model, noisy, OPTIMIZERS.bind(optimizer, settings), lr=0.1, schedule=constant, **options)
+
+
+def step(learner, data=None, index=0):
+    data = data or batch()
+    streams = ImageStreams("step", index, ids=data.ids)
+    return learner.step(data, progress=Fraction(0), epoch=0.0, generator=streams)
+
+
+@pytest.mark.parametrize("pieces", [2, 3, 5, 12])
+def test_gradient_accumulation_is_the_whole_batch(pieces):
+    whole, parts = make(Plain()), make(Plain(), accumulate=pieces)
+    for index in range(3):
+        a, b = step(whole, index=index), step(parts, index=index)
+        torch.testing.assert_close(a.total, b.total)
+        torch.testing.assert_close(a.parts["mean"], b.parts["mean"])
+    torch.testing.assert_close(whole.tree, parts.tree)
+
+
+def test_clipping_bounds_the_step():
+    free, clipped = make(Plain()), make(Plain(), clip_norm=1e-3)
+    before = {key: value.clone() for key, value in free.tree.items()}
+    step(free), step(clipped)
+    moved = lambda learner: sum((learner.tree[k] - before[k]).square().sum() for k in before).sqrt().item()  # noqa: E731
+    assert moved(clipped) == pytest.approx(0.1 * 1e-3, rel=1e-4)
+    assert moved(free) > 10 * moved(clipped)
+
+
+def test_the_schedule_scales_the_learning_rate():
+    learner = make(Plain())
+    learner.schedule = lambda progress: 0.25
+    step(learner)
+    assert learner.optimizer.param_groups[0]["lr"] == pytest.approx(0.025)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.names())
+@pytest.mark.parametrize("averaging", [False, True])
+def test_saved_and_loaded_goes_on_bit_for_bit(optimizer, averaging):
+    def fresh():
+        return make(
+            build_model("small_cnn", classes=3, channels=1, size=8, width=4), optimizer, weight_averaging=averaging
+        )
+
+    first = fresh()
+    for index in range(3):
+        step(first, index=index)
+        first.update_average_(0.9)
+    tensors, values = first.save()
+    second = fresh()
+    second.load({key: value.clone() for key, value in tensors.items()}, values)
+    for learner in (first, second):
+        step(learner, index=3)
+        learner.update_average_(0.9)
+    assert all(torch.equal(first.tree[key], second.tree[key]) for key in first.tree)
+    assert all(torch.equal(first.mixed[key], second.mixed[key]) for key in first.mixed)
+
+
+def test_a_reset_replaces_what_it_is_told_to():
+    learner = make(build_model("small_cnn", classes=3, channels=1, size=8, width=4), weight_averaging=True)
+    target = {key: torch.zeros_like(value) for key, value in learner.tree.items()}
+    step(learner)
+    learner.update_average_(0.5)
+    kept = {key: value.clone() for key, value in learner.average.items()}
+    learner.reset_(target, momentum=False, averages=False)
+    assert learner.optimizer.state
+    assert all(torch.equal(learner.average[key], kept[key]) for key in kept)
+    assert all((value == 0).all() for value in learner.model.state_dict().values())
+    learner.reset_(target, momentum=True, averages=True)
+    assert not learner.optimizer.state
+    assert all((value == 0).all() for value in learner.average.values())
+
+
+def test_an_unusable_step_changes_nothing_and_is_counted():
+    learner = make(build_model("small_cnn", classes=3, channels=1, size=8, width=4))
+    step(learner)
+    before = {key: value.clone() for key, value in learner.tree.items()}
+    bad = batch()._replace(x=torch.full((12, 1, 8, 8), float("nan")))
+    for count in (1, 2):
+        step(learner, bad)
+        assert learner.bad_steps == count
+    assert all(torch.equal(before[key], value) for key, value in learner.tree.items())
+    step(learner)
+    assert learner.bad_steps == 0
+
+
+def test_a_loss_far_above_the_limit_is_unusable():
+    learner = make(Plain(), loss_limit=0.01)
+    step(learner)
+    assert learner.bad_steps == 1
