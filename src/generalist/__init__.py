@@ -1,0 +1,54 @@
+"""Generalist: robust image classifiers, trained, attacked and explained."""
+
+from generalist import attacks
+from generalist.api import evaluate, load
+from generalist.catalogue import load_recipe, recipe_names
+from generalist.core.errors import RunError, UserError
+from generalist.core.threat import Threat
+from generalist.core.types import Batch, LossTerms
+from generalist.data import DATASETS, Dataset, load_dataset
+from generalist.evaluation import Evaluation
+from generalist.learner import Learner
+from generalist.mixing import Mix, MixPlan
+from generalist.models import MODELS, build_model, load_model, load_weights, save_model
+from generalist.objectives import OBJECTIVES
+from generalist.recipe import Recipe
+from generalist.run import Run, train
+from generalist.version import __version__
+
+LAYERS = (
+    "version", "core", "data", "models", "attacks", "objectives", "optimizers", "learner", "mixing", "training",
+    "evaluation", "report", "recipe", "catalogue", "build", "run", "api", "doctor", "cli",
+)  # fmt: skip
+"""Each layer imports only from those before it; a test reads the imports."""
+
+__all__ = [
+    "DATASETS",
+    "LAYERS",
+    "MODELS",
+    "OBJECTIVES",
+    "Batch",
+    "Dataset",
+    "Evaluation",
+    "Learner",
+    "LossTerms",
+    "Mix",
+    "MixPlan",
+    "Recipe",
+    "Run",
+    "RunError",
+    "Threat",
+    "UserError",
+    "__version__",
+    "attacks",
+    "build_model",
+    "evaluate",
+    "load",
+    "load_dataset",
+    "load_model",
+    "load_recipe",
+    "load_weights",
+    "recipe_names",
+    "save_model",
+    "train",
+]

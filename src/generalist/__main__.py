@@ -1,0 +1,3 @@
+from generalist.cli import main
+
+main()

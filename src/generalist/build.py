@@ -1,0 +1,240 @@
+"""Recipe → objects. The last place that sees a recipe, the first that sees everything else."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from generalist.core.errors import UserError
+from generalist.core.schedules import SCHEDULES
+from generalist.core.types import Batch
+from generalist.data import ArraySplit, Augment, Dataset, Split, batches, load_dataset, steps_per_epoch
+from generalist.evaluation import evaluate_split
+from generalist.learner import Learner
+from generalist.mixing import MixPlan, has_batchnorm, recalibrate_
+from generalist.models import build_model, load_weights
+from generalist.objectives import OBJECTIVES
+from generalist.optimizers import OPTIMIZERS
+from generalist.recipe import LearnerSection, Recipe
+from generalist.training.precision import pick_device, pick_precision
+from generalist.training.selection import Scores
+from generalist.training.state import TrainState
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+DIVERGED = 50.0
+"""A loss this many times that of a uniform guess counts as diverged."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A recipe made real on this machine."""
+
+    recipe: Recipe
+    dataset: Dataset
+    device: torch.device
+    precision: torch.dtype
+    plan: MixPlan
+    state: TrainState
+
+    def feed(self, start: int) -> Iterator[Batch]:
+        """The training batches from step `start` to the end of the plan."""
+        for epoch in range(start // self.plan.steps_per_epoch, self.plan.epochs):
+            first = max(0, start - epoch * self.plan.steps_per_epoch)
+            yield from self._batches("train", epoch, first)
+
+    def _batches(self, purpose: str, epoch: int, first: int = 0) -> Iterator[Batch]:
+        data, seed = self.recipe.data, self.recipe.seed
+        return batches(
+            self.dataset.train,
+            batch_size=self.recipe.training.batch_size,
+            seed=seed if purpose == "train" else seed + 1,
+            epoch=epoch,
+            start=first,
+            augment=Augment(crop=data.crop, flip=data.flip, cutout=data.cutout),
+            device=self.device,
+            workers=data.workers,
+        )
+
+    def global_model(self) -> nn.Module:
+        """θ_g as it is now, with its BatchNorm statistics mixed or measured afresh, as the recipe says."""
+        model = self.state.materialise_global_()
+        mixing = self.recipe.mixing
+        if mixing.batchnorm == "recalibrate" and has_batchnorm(model):
+            epoch = self.state.step / self.plan.steps_per_epoch
+            recalibrate_(
+                model,
+                [learner.objective for learner in self.state.learners.values()],
+                islice(self._batches("recalibrate", int(epoch)), mixing.recalibrate_batches),
+                seed=self.recipe.seed,
+                epoch=epoch,
+            )
+        return model
+
+    def redistribute_(self) -> None:
+        """θ_a ← θ_g for every learner."""
+        state = {name: tensor.clone() for name, tensor in self.global_model().state_dict().items()}
+        mixing = self.recipe.mixing
+        for learner in self.state.learners.values():
+            learner.reset_(state, momentum=mixing.momentum == "reset", averages=mixing.averages == "reset")
+
+    def validate(self, model: nn.Module) -> Scores:
+        """Natural and PGD accuracy on the split that the recipe selects by."""
+        validation = self.recipe.validation
+        evaluation = evaluate_split(
+            model,
+            self.selection_split,
+            threats=validation.threats,
+            steps=validation.steps,
+            limit=validation.images,
+            batch_size=validation.batch_size,
+            seed=self.recipe.seed,
+            workers=self.recipe.data.workers,
+        ).record()
+        return Scores(evaluation["natural"], evaluation["robust"])
+
+    @property
+    def selection_split(self) -> Split:
+        return self.dataset.test if self.recipe.select == "test" else self.dataset.validation
+
+
+def load_data(recipe: Recipe, *, download: bool = False) -> Dataset:
+    data = recipe.data
+    return load_dataset(
+        data.name,
+        root=data.root,
+        validation=data.validation,
+        seed=recipe.seed,
+        size=data.size,
+        limit=data.limit,
+        download=download,
+    )
+
+
+def build(recipe: Recipe, *, download: bool = False) -> Experiment:
+    """Load the data, build learners and plan; nothing is trained or written."""
+    dataset = load_data(recipe, download=download)
+    device = pick_device(recipe.training.device)
+    precision = pick_precision(recipe.training.precision, device)
+    plan = build_plan(recipe, steps_per_epoch(dataset.train, batch_size=recipe.training.batch_size))
+    global_model = _build_network(recipe, dataset).to(device)
+    learners = [
+        _build_learner(recipe, name, section, dataset, device, precision, start=global_model)
+        for name, section in recipe.learners.items()
+    ]
+    start = recipe.init.epoch * plan.steps_per_epoch if recipe.init else 0
+    return Experiment(recipe, dataset, device, precision, plan, TrainState(learners, global_model, step=start))
+
+
+def build_plan(recipe: Recipe, steps: int) -> MixPlan:
+    mixing = recipe.mixing
+    resets = {
+        name: mixing.momentum == "reset" and (mixing.averages == "reset" or not section.weight_averaging)
+        for name, section in recipe.learners.items()
+    }
+    return MixPlan(
+        gammas={name: section.gamma for name, section in recipe.learners.items()},
+        epochs=recipe.training.epochs,
+        steps_per_epoch=steps,
+        decay_limit=mixing.decay,
+        decay_warmup=mixing.decay_warmup,
+        start_epoch=round(mixing.start * recipe.training.epochs),
+        every_epochs=mixing.every_epochs,
+        redistribution=mixing.redistribute,
+        full_reset=resets,
+        train_idle=mixing.train_idle,
+    )
+
+
+def _build_network(recipe: Recipe, dataset: Dataset) -> nn.Module:
+    channels, height, width = dataset.shape
+    if height != width:
+        raise UserError(f"networks here take square images, got {height}×{width}; set data.size to resize them")
+    mean, std = _statistics(dataset.train) if recipe.model.normalize == "data" else (None, None)
+    model = build_model(
+        recipe.model.name,
+        classes=len(dataset.classes),
+        channels=channels,
+        size=height,
+        width=recipe.model.width,
+        mean=mean,
+        std=std,
+        seed=recipe.seed,
+        **recipe.model.options,
+    )
+    if recipe.init:
+        load_weights(model, init_file(recipe.init.from_))
+    return model
+
+
+def init_file(source: str) -> Path:
+    """A weights file, or the global model of a run."""
+    path = Path(source).expanduser()
+    return path / "models" / "global.safetensors" if path.is_dir() else path
+
+
+def _build_learner(
+    recipe: Recipe,
+    name: str,
+    section: LearnerSection,
+    dataset: Dataset,
+    device: torch.device,
+    precision: torch.dtype,
+    *,
+    start: nn.Module,
+) -> Learner:
+    model = _build_network(recipe, dataset).to(device)
+    model.load_state_dict(start.state_dict())
+    optimizer = section.optimizer
+    return Learner(
+        name,
+        model,
+        partial(OBJECTIVES.get(section.objective.name), **section.objective.options),
+        partial(OPTIMIZERS.get(optimizer.name), **optimizer.options),
+        lr=optimizer.options["lr"],
+        schedule=partial(SCHEDULES.get(section.schedule.name), **section.schedule.options),
+        weight_averaging=section.weight_averaging,
+        clip_norm=recipe.training.clip_norm,
+        accumulate=recipe.training.accumulate,
+        precision=precision,
+        loss_limit=DIVERGED * float(torch.tensor(max(2, len(dataset.classes))).log()),
+    )
+
+
+def _statistics(train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of each channel over the training images; ImageNet's for data that streams from disk."""
+    if not isinstance(train, ArraySplit):
+        return IMAGENET_MEAN, IMAGENET_STD
+    total = torch.zeros(2, train.shape[0], dtype=torch.float64)
+    for images in train.images.split(4096):
+        x = images.double() / (255 if images.dtype == torch.uint8 else 1)
+        total += torch.stack([x.mean((2, 3)).sum(0), x.square().mean((2, 3)).sum(0)])
+    mean, square = total / len(train)
+    std = (square - mean**2).clamp_min(1e-6).sqrt()
+    return tuple(round(v, 6) for v in mean.tolist()), tuple(round(v, 6) for v in std.tolist())
+
+
+def passes_per_step(section: LearnerSection) -> int:
+    """Forward passes that one step of this learner makes, each with its backward pass: counted, not assumed."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
+    count = 0
+
+    def counted(*_: object) -> None:
+        nonlocal count
+        count += 1
+
+    model.register_forward_hook(counted)
+    objective = OBJECTIVES.bind(section.objective.name, section.objective.options)
+    generator = torch.Generator().manual_seed(0)
+    objective(model, torch.rand(2, 1, 4, 4, generator=generator), torch.tensor([0, 1]), generator=generator, epoch=0.0)
+    return count
+
+
+def cost_in_at(recipe: Recipe, plan: MixPlan) -> float:
+    """The passes of the whole plan over those of one PGD-10 AT run of the same length."""
+    passes = sum(plan.live_epochs(name) * passes_per_step(section) for name, section in recipe.learners.items())
+    return float(passes / (11 * Fraction(plan.epochs)))

@@ -1,0 +1,163 @@
+"""Recipes by name or file: `extends`, task templates and overrides resolved into one checked recipe."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from generalist.core.errors import UserError, unknown
+from generalist.recipe import Recipe, parse_recipe
+
+Raw = dict[str, Any]
+
+
+def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """A shipped name or a YAML file, with `field.path=value` overrides."""
+    raw = _resolve(str(name_or_path), here=Path.cwd(), trail=())
+    raw = _fill_from_tasks(raw)
+    for override in sorted(overrides, key=_names_component, reverse=True):
+        raw = merge(raw, _parse_override(override, raw))
+    return parse_recipe(raw)
+
+
+def _names_component(override: str) -> bool:
+    """Another name replaces all of a component, so it goes before the fields, wherever it was given."""
+    return override.partition("=")[0].strip().endswith(".name")
+
+
+@cache
+def recipe_names() -> dict[str, str]:
+    """Every shipped name with its description."""
+    names = {}
+    for setting in _files("settings"):
+        for method in _files("methods"):
+            raw = _shipped("methods", method)
+            if setting in raw.get("only", [setting]):
+                names[f"{setting}-{method}"] = _compose(setting, method)["description"]
+    return names
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Raw:
+    """`over` wins, mapping by mapping; null deletes; a component of another name replaces the whole of the old one."""
+    result = dict(base)
+    for key, value in over.items():
+        old = result.get(key)
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(old, Mapping) and isinstance(value, Mapping):
+            renamed = "name" in value and "name" in old and value["name"] != old["name"]
+            result[key] = dict(value) if renamed else merge(old, value)
+        else:
+            result[key] = value
+    return result
+
+
+def _resolve(name: str, *, here: Path, trail: tuple[Path, ...]) -> Raw:
+    if name in recipe_names():
+        return _compose(*_split(name))
+    path = (here / Path(name).expanduser()).resolve()
+    if path in trail:
+        raise UserError(f"recipes extend each other in a circle: {' → '.join(map(str, (*trail, path)))}")
+    if not path.is_file():
+        raise _no_recipe(name, path, trail)
+    raw = read_yaml(path)
+    base = raw.pop("extends", None)
+    raw.setdefault("name", path.stem)
+    if base is None:
+        return raw
+    if not isinstance(base, str):
+        raise UserError(f"{path}: extends takes one recipe name or file, got {base!r}")
+    return merge(_resolve(base, here=path.parent, trail=(*trail, path)), raw)
+
+
+def _no_recipe(name: str, path: Path, trail: tuple[Path, ...]) -> UserError:
+    by = f", which {trail[-1]} extends" if trail else ""
+    if path.suffix in (".yaml", ".yml"):
+        return UserError(f"there is no recipe file {path}{by}")
+    if difflib.get_close_matches(name, recipe_names(), n=1):
+        return unknown("recipe", name, recipe_names())
+    return UserError(f"unknown recipe {name!r}{by}; `generalist recipes` lists the shipped ones, or give a .yaml file")
+
+
+def read_yaml(path: Path | Traversable) -> Raw:
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        raise UserError(f"{path} is not readable YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"{path} must hold a mapping of recipe fields, got {type(raw).__name__}")
+    return raw
+
+
+def _files(kind: str) -> list[str]:
+    folder = resources.files("generalist.recipes") / kind
+    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
+
+
+@cache
+def _shipped(kind: str, name: str) -> Raw:
+    raw = read_yaml(resources.files("generalist.recipes") / kind / f"{name}.yaml")
+    base = raw.pop("extends", None)
+    return merge(_shipped(kind, base), raw) if base else raw
+
+
+def _split(name: str) -> tuple[str, str]:
+    return next(
+        (setting, name.removeprefix(f"{setting}-"))
+        for setting in _files("settings")
+        if name.startswith(f"{setting}-") and name.removeprefix(f"{setting}-") in _files("methods")
+    )
+
+
+def _compose(setting: str, method: str) -> Raw:
+    setting_raw, method_raw = _shipped("settings", setting), _shipped("methods", method)
+    raw = merge(setting_raw, {key: value for key, value in method_raw.items() if key != "only"})
+    description = f"{method_raw['description']}: {setting_raw['description']}"
+    return raw | {"name": f"{setting}-{method}", "description": description}
+
+
+def _fill_from_tasks(raw: Raw) -> Raw:
+    """A learner takes what it does not say itself from the task template of its name, or of its `task`."""
+    tasks = _mapping(raw, "tasks", "task templates by name")
+    learners = {}
+    for name in _mapping(raw, "learners", "learners by name"):
+        own = dict(_mapping(raw["learners"], name, f"the fields of learner {name!r}"))
+        task = own.pop("task", name)
+        if task not in tasks and "objective" not in own:
+            if not tasks:
+                raise UserError(f"learner {name!r} has no objective; give it one, such as objective: natural")
+            raise unknown(f"task for learner {name!r}:", str(task), tasks)
+        learners[name] = merge(_mapping(tasks, task, f"the fields of task {task!r}"), own)
+    return {key: value for key, value in raw.items() if key != "tasks"} | {"learners": learners}
+
+
+def _mapping(raw: Mapping[str, Any], field: str, what: str) -> Mapping[str, Any]:
+    value = raw.get(field)
+    if value is not None and not isinstance(value, Mapping):
+        raise UserError(f"{field} is a mapping of {what}, got {value!r}")
+    return value or {}
+
+
+def _parse_override(text: str, raw: Raw) -> Raw:
+    """ "learners.natural.optimizer.lr=0.05" → a mapping to merge; only what exists can be set."""
+    path, equals, value = text.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys):
+        raise UserError(f"--set takes field.path=value, such as training.epochs=10, got {text!r}")
+    if keys[0] == "learners" and len(keys) < 3:
+        raise UserError(f"--set changes one field of a learner, such as learners.linf.gamma=rest, got {text!r}")
+    if keys[0] == "learners" and keys[1] not in raw["learners"]:
+        raise unknown("learner", keys[1], raw["learners"])
+    try:
+        parsed = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise UserError(f"--set {path}: {value!r} is not readable as a value") from None
+    for key in reversed(keys):
+        parsed = {key: parsed}
+    result: Raw = parsed
+    return result

@@ -1,0 +1,292 @@
+"""A recipe: everything that decides a result, in one file. Nothing below `build` sees it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
+
+from generalist.core.errors import UserError, unknown
+from generalist.core.registry import Registry, explain
+from generalist.core.schedules import SCHEDULES, check_points
+from generalist.core.threat import Threat
+from generalist.core.types import Count, Exact, NonNegativeFloat, PositiveFloat, Unit
+from generalist.mixing import REST, Gamma, Points, Share
+from generalist.objectives import OBJECTIVES
+from generalist.optimizers import OPTIMIZERS
+from generalist.training.precision import Precision
+from generalist.training.selection import Rule
+
+
+@dataclass(frozen=True)
+class Component:
+    """A registered function by name, with its fields checked and complete."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        return {"name": self.name} | {key: _plain(value) for key, value in self.options.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Fraction | Threat):
+        return str(value)
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _component(registry: Registry[Any]) -> Callable[[Any], Component]:
+    def parse(value: Any) -> Component:
+        if isinstance(value, Component):
+            return value
+        if not isinstance(value, str | Mapping):
+            raise ValueError(f"takes a name or a mapping with a name, such as {registry.names()[0]}, got {value!r}")
+        options = {"name": value} if isinstance(value, str) else dict(value)
+        if "name" not in options:
+            raise ValueError(f"needs a name, one of {', '.join(registry.names())}")
+        name = str(options.pop("name"))
+        return Component(name, _reraised(registry.check, name, options))
+
+    return parse
+
+
+def _reraised(function: Callable[..., Any], *args: Any) -> Any:
+    """Our own errors as pydantic wants them."""
+    try:
+        return function(*args)
+    except UserError as error:
+        raise ValueError(str(error)) from None
+
+
+def _schedule(value: Any) -> Component:
+    component = _component(SCHEDULES)(value)
+    if component.name == "piecewise":
+        _reraised(check_points, component.options["at"], component.options["values"])
+    return component
+
+
+class _GammaPoints(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    at: tuple[Exact, ...]
+    values: tuple[Unit, ...]
+
+
+def _gamma(value: Any) -> Gamma:
+    """rest · a number · {share: 0.5} · {at: [0, 1/3, 2/3, 1], values: [1, 1, 1, 0]}"""
+    if value == REST or isinstance(value, Points | Share):
+        return value
+    if isinstance(value, Mapping):
+        for key in value:
+            if key not in ("share", "at", "values"):
+                raise ValueError(str(unknown("field of gamma:", str(key), ("share", "at", "values"))))
+        if "share" in value:
+            if len(value) > 1:
+                raise ValueError("takes a share or breakpoints {at: […], values: […]}, got both")
+            return Share(_unit(value["share"], "a share of the rest"))
+        points = _GammaPoints.model_validate(value)
+        return _reraised(Points, points.at, points.values)
+    return Points((Fraction(0),), (_unit(value, "a constant gamma"),))
+
+
+def _unit(value: Any, what: str) -> float:
+    try:
+        number = float(Fraction(str(value)))
+    except (ValueError, ZeroDivisionError):
+        raise ValueError(f"takes `rest`, a number, {{share: …}} or {{at: […], values: […]}}, got {value!r}") from None
+    if not 0 <= number <= 1:
+        raise ValueError(f"{what} lies in 0..1, got {value!r}")
+    return number
+
+
+def _plain_gamma(gamma: Gamma) -> Any:
+    if isinstance(gamma, Share):
+        return {"share": gamma.of_rest}
+    if isinstance(gamma, Points):
+        return gamma.values[0] if len(gamma.values) == 1 else {"at": _plain(gamma.at), "values": list(gamma.values)}
+    return gamma
+
+
+_AsPlain = PlainSerializer(lambda component: component.plain())
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+class DataSection(Section):
+    """Which images, how they are split, and how training images are varied."""
+
+    name: str
+    root: str | None = None
+    size: Count | None = None
+    validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    limit: Count | None = None
+    crop: Annotated[int, Field(ge=0)] = 0
+    flip: bool = False
+    cutout: Annotated[int, Field(ge=0)] = 0
+    workers: Annotated[int, Field(ge=0)] = 0
+
+
+class ModelSection(Section):
+    """A network by name; normalisation by the training set's mean and deviation is inside it unless `none`."""
+
+    name: str
+    width: Count | None = None
+    normalize: Literal["data", "none"] = "data"
+    options: dict[str, Any] = {}
+
+
+class LearnerSection(Section):
+    """A task: objective, optimizer, schedule, and the weight γ in the global learner."""
+
+    objective: Annotated[Component, BeforeValidator(_component(OBJECTIVES)), _AsPlain]
+    optimizer: Annotated[Component, BeforeValidator(_component(OPTIMIZERS)), _AsPlain]
+    schedule: Annotated[Component, BeforeValidator(_schedule), _AsPlain] = Component("constant")
+    gamma: Annotated[Any, BeforeValidator(_gamma), PlainSerializer(_plain_gamma)] = REST
+    weight_averaging: bool = False
+
+
+class MixingSection(Section):
+    """The global learner. `start` (t') is a share of training, `every_epochs` is c, `decay` is α'."""
+
+    decay: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    decay_warmup: bool = True
+    redistribute: Literal["boundary", "every_step", "never"] = "boundary"
+    start: Annotated[Exact, Field(ge=0, le=1)] = Fraction(5, 8)
+    every_epochs: Count = 5
+    batchnorm: Literal["mix", "recalibrate"] = "mix"
+    recalibrate_batches: Count = 16
+    momentum: Literal["reset", "keep"] = "reset"
+    averages: Literal["reset", "keep"] = "reset"
+    train_idle: bool = False
+
+
+class TrainingSection(Section):
+    epochs: Count
+    batch_size: Count = 128
+    precision: Precision = "auto"
+    device: str = "auto"
+    clip_norm: PositiveFloat | None = None
+    accumulate: Count = 1
+    bad_steps: Count = 10
+    checkpoint_epochs: Count = 1
+    checkpoint_minutes: NonNegativeFloat = 10.0
+
+
+class ValidationSection(Section):
+    """PGD-`steps` under each threat, on `images` of the held-out split (all of it if not given)."""
+
+    threats: tuple[Threat, ...]
+    every_epochs: Count = 1
+    images: Count | None = None
+    steps: Count = 20
+    batch_size: Count = 250
+
+
+class InitSection(Section):
+    """Start from an existing checkpoint's weights, as if `epoch` epochs were done."""
+
+    from_: Annotated[str, Field(alias="from")]
+    epoch: Annotated[int, Field(ge=0)] = 0
+
+
+class Recipe(Section):
+    name: str
+    description: str = ""
+    seed: Annotated[int, Field(ge=0)] = 0
+    data: DataSection
+    model: ModelSection
+    training: TrainingSection
+    learners: Annotated[dict[str, LearnerSection], Field(min_length=1)]
+    mixing: MixingSection = MixingSection()
+    validation: ValidationSection
+    select: Rule = "validation"
+    init: InitSection | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Recipe":
+        for name in self.learners:
+            if name == "global" or not name.replace("-", "").replace("_", "").isalnum():
+                raise ValueError(f"{name!r} cannot name a learner; use letters, digits, - and _, and not 'global'")
+        if self.training.accumulate > self.training.batch_size:
+            raise ValueError(
+                f"training.accumulate must be at most the batch size {self.training.batch_size},"
+                f" got {self.training.accumulate}"
+            )
+        if self.init and self.init.epoch >= self.training.epochs:
+            raise ValueError(f"init.epoch must be below training.epochs {self.training.epochs}, got {self.init.epoch}")
+        return self
+
+    def plain(self) -> dict[str, Any]:
+        """Nothing but strings, numbers, lists and mappings: what `recipe.yaml` holds."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.plain(), sort_keys=False, allow_unicode=True)
+
+
+def parse_recipe(raw: Mapping[str, Any]) -> Recipe:
+    """A plain mapping → a checked recipe, or one line saying what is wrong with it."""
+    _check_fields(raw, Recipe, "")
+    try:
+        return Recipe.model_validate(raw)
+    except ValidationError as error:
+        raise UserError(f"recipe {raw.get('name', '')!r}: {_complaint(error)}") from None
+
+
+def _complaint(error: ValidationError) -> str:
+    """The first complaint. Our own checks say what was given; a section's class means nothing to a user."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "value_error":
+        text = first["msg"].removeprefix("Value error, ")
+        return f"{where}: {text}" if where else text
+    if first["type"] in ("model_type", "dict_type"):
+        return f"{where}: takes a mapping of fields, got {first['input']!r}"
+    return explain(error).replace("Input should", "should")
+
+
+def _check_fields(raw: Any, schema: Any, where: str) -> None:
+    """Unknown fields, at any depth, with the near-miss suggested."""
+    if not isinstance(raw, Mapping):
+        return
+    if get_origin(schema) is Annotated:
+        schema = get_args(schema)[0]
+    if get_origin(schema) is dict:
+        for key, value in raw.items():
+            _check_fields(value, get_args(schema)[1], f"{where}{key}.")
+        return
+    options = [option for option in (get_args(schema) or (schema,)) if isinstance(option, type)]
+    for section in (option for option in options if issubclass(option, Section)):
+        names = {info.alias or name: info.annotation for name, info in section.model_fields.items()}
+        for key, value in raw.items():
+            if key not in names:
+                raise unknown(f"field of {where.removesuffix('.')}:" if where else "recipe field", str(key), names)
+            _check_fields(value, names[key], f"{where}{key}.")
+
+
+RUNTIME_FIELDS = (
+    ("description",), ("data", "root"), ("data", "workers"), ("training", "device"),
+    ("training", "checkpoint_epochs"), ("training", "checkpoint_minutes"),
+)  # fmt: skip
+
+
+def first_difference(ours: Recipe, theirs: Recipe) -> str | None:
+    """The first field that decides results and differs, as `field: ours, theirs`; None where there is none."""
+
+    def walk(a: Any, b: Any, path: tuple[str, ...]) -> str | None:
+        if path in RUNTIME_FIELDS:
+            return None
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            for key in [*a, *(key for key in b if key not in a)]:
+                found = walk(a.get(key), b.get(key), (*path, key))
+                if found:
+                    return found
+            return None
+        return None if a == b else f"{'.'.join(path)} is {a!r} here and {b!r} there"
+
+    return walk(ours.plain(), theirs.plain(), ())

@@ -1,0 +1,1 @@
+"""What people look at: console (while it runs), tables, figures."""

@@ -1,0 +1,124 @@
+"""Tables of results: colours in a terminal, aligned plain text elsewhere."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from generalist.report.console import duration
+
+MISSING = float("-inf")
+
+
+def accuracy_table(records: Mapping[str, Mapping[str, Any]], *, title: str = "") -> Table:
+    """Rows of evaluation records by name; the best of each column in bold green."""
+    threats = list(dict.fromkeys(threat for record in records.values() for threat in record["robust"]))
+    attack = next((record["attack"] for record in records.values()), "").upper()
+    heads = ["natural", *(f"{attack} {threat}" for threat in threats), "mean union", "worst of all"]
+    rows = {name: _cells(record, threats) for name, record in records.items()}
+    best = [max((cells[i] for cells in rows.values()), default=MISSING) for i in range(len(heads))]
+    shown = [i for i, value in enumerate(best) if value != MISSING]
+    table = _table(title)
+    table.add_column("model")
+    for i in shown:
+        table.add_column(heads[i], justify="right")
+    for name, cells in rows.items():
+        table.add_row(escape(name), *(_mark(cells[i], best[i], len(rows)) for i in shown))
+    return table
+
+
+def _cells(record: Mapping[str, Any], threats: Sequence[str]) -> list[float]:
+    robust = [record["robust"].get(threat, MISSING) for threat in threats]
+    return [record["natural"], *robust, record.get("mean_union", MISSING), record.get("true_union", MISSING)]
+
+
+def _mark(value: float, best: float, rows: int) -> str:
+    if value == MISSING:
+        return "–"
+    return f"[bold green]{value:.2f}[/]" if rows > 1 and value == best else f"{value:.2f}"
+
+
+def run_table(summary: Mapping[str, Any], *, steps: int) -> Table:
+    """The models that a run kept, as they did on the split that chose them."""
+    by = summary["selected_by"]
+    records = {
+        f"{name} (epoch {row['epoch']})": {**row, "attack": f"pgd-{steps}"}
+        for name, row in summary["selected"].items()
+        if row
+    }
+    split = "test split (chosen on the test set!)" if by == "test" else "validation split"
+    title = f"{summary['recipe']}: {split}, selected by {by}, {duration(summary['seconds'])}"
+    return accuracy_table(records, title=title)
+
+
+def plan_table(facts: Mapping[str, Any], *, description: str) -> Table:
+    """What each learner of a recipe does, and when."""
+    table = _table(f"{facts['recipe']}: {description}")
+    for column in ("learner", "objective", "threat", "optimizer", "lr", "γ over training", "trained epochs"):
+        table.add_column(column)
+    for name, row in facts["learners"].items():
+        gamma = " ".join(f"{value:g}" for value in row["gamma"])
+        cells = (row["objective"], row["threat"], row["optimizer"], f"{row['lr']:g}", gamma, f"{row['live_epochs']:g}")
+        table.add_row(name, *cells)
+    return table
+
+
+def plan_lines(facts: Mapping[str, Any]) -> list[str]:
+    """The rest of a plan, a line for each fact."""
+    images = ", ".join(f"{count} {part}" for part, count in facts["images"].items())
+    resets = ", ".join(map(str, facts["resets_after_epochs"]))
+    return [
+        f"images: {images}",
+        f"length: {facts['epochs']} epochs of {facts['steps_per_epoch']} steps",
+        f"learners are reset after epochs: {resets or 'none'}",
+        f"cost: {facts['cost_in_at']:.2f} × a PGD-10 AT run of the same length",
+        f"on {facts['device']} in {facts['precision']}",
+    ]
+
+
+def recipes_table(names: Mapping[str, str]) -> Table:
+    table = _table("")
+    table.add_column("recipe", no_wrap=True)
+    table.add_column("what it is")
+    for name, description in names.items():
+        table.add_row(name, escape(description))
+    return table
+
+
+def machine_table(facts: Mapping[str, Any]) -> Table:
+    rows = [(key.replace("_", " "), str(value)) for key, value in facts.items() if not isinstance(value, Mapping)]
+    return _pairs("this machine", [*rows, *((f"data: {name}", found) for name, found in facts["data"].items())])
+
+
+def probe_table(probe: Mapping[str, Any]) -> Table:
+    """What a recipe would cost, as measured by the doctor."""
+    rows = [
+        ("whole run", f"about {duration(probe['total_seconds'])} on {probe['device']}, {probe['threads']} thread(s)"),
+        ("of it validation", duration(probe["validation_seconds"])),
+        ("cost", f"{probe['cost_in_at']:.2f} × a PGD-10 AT run of the same length"),
+        *((f"one step of {name}", f"{seconds * 1000:.1f} ms") for name, seconds in probe["step_seconds"].items()),
+        ("parameters", f"{probe['parameters']:,}"),
+        ("peak memory", f"{probe['peak_memory_mib']:,} MiB"),
+    ]
+    return _pairs(f"{probe['recipe']} here", rows)
+
+
+def _table(title: str) -> Table:
+    return Table(title=escape(title) or None, title_justify="left", title_style="bold", header_style="bold")
+
+
+def _pairs(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    table = Table(title=escape(title), title_justify="left", title_style="bold", show_header=False)
+    for key, value in rows:
+        table.add_row(key, escape(value))
+    return table
+
+
+def show(table: Table) -> None:
+    """To standard output, wide enough not to be cut in a pipe."""
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=160)
+    console.print(table)

@@ -1,0 +1,245 @@
+"""A run folder that explains itself, and the function that fills it."""
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from torch import nn
+
+from generalist.build import Experiment, build
+from generalist.catalogue import load_recipe
+from generalist.core.errors import UserError
+from generalist.core.files import write_atomically, write_json
+from generalist.models import load_model
+from generalist.recipe import Recipe, first_difference, parse_recipe
+from generalist.report.console import Reporter, Silent
+from generalist.report.figures import draw_run
+from generalist.training.guards import interrupts, sole_owner
+from generalist.training.instruments import drift
+from generalist.training.journal import Journal, read_journal
+from generalist.training.loop import fit
+from generalist.training.selection import Selection
+from generalist.training.state import Tally, TrainState
+from generalist.version import __version__
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder: recipe.yaml, environment.json, metrics.jsonl, summary.json, checkpoints/, models/, figures/."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", Path(self.folder))
+        if not (self.folder / "recipe.yaml").is_file():
+            raise UserError(f"{self.folder} is not a run folder: it has no recipe.yaml")
+
+    @property
+    def recipe(self) -> Recipe:
+        try:
+            return parse_recipe(yaml.safe_load((self.folder / "recipe.yaml").read_text()))
+        except yaml.YAMLError:
+            raise UserError(f"{self.folder / 'recipe.yaml'} is not readable YAML") from None
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        return read_journal(self.folder / "metrics.jsonl")
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "summary.json").is_file()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        if not self.finished:
+            raise UserError(
+                f"{self.folder} is not finished; go on with: generalist train … --out {self.folder} --resume"
+            )
+        summary: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
+        return summary
+
+    @property
+    def models(self) -> list[str]:
+        """global first, then the learners."""
+        names = {path.stem for path in (self.folder / "models").glob("*.safetensors")}
+        return [name for name in ["global", *self.recipe.learners] if name in names]
+
+    def model(self, name: str = "global") -> nn.Module:
+        return load_model(self.folder / "models" / name)
+
+
+def train(
+    recipe: Recipe | str | Path,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    download: bool = False,
+    overrides: list[str] | None = None,
+    reporter: Reporter | None = None,
+) -> Run:
+    """Train a recipe into a run folder (runs/<name> if not given)."""
+    if not isinstance(recipe, Recipe):
+        recipe = load_recipe(recipe, overrides or [])
+    folder = Path(out) if out is not None else Path("runs") / recipe.name
+    reporter = reporter or Silent()
+    _check_folder(folder, recipe, resume=resume)
+    experiment = build(recipe, download=download)
+    with sole_owner(folder):
+        _check_folder(folder, recipe, resume=resume)
+        if resume and Run(folder).finished:
+            reporter.say(f"{folder} is finished already")
+            return Run(folder)
+        state = experiment.state
+        if resume and state.load(folder / "checkpoints"):
+            reporter.say(f"resumed {folder} at step {state.step} of {experiment.plan.steps}")
+        write_atomically(folder / "recipe.yaml", recipe.to_yaml().encode())
+        write_json(folder / "environment.json", environment(experiment))
+        with _recorder(folder, experiment, reporter) as recorder, interrupts() as caught:
+            fit(
+                state,
+                experiment.plan,
+                feed=experiment.feed,
+                seed=recipe.seed,
+                redistribute_=experiment.redistribute_,
+                events=recorder,
+                checkpoints=folder / "checkpoints",
+                interrupts=caught,
+                bad_steps=recipe.training.bad_steps,
+            )
+        write_json(folder / "summary.json", _summary(folder, experiment))
+        draw_run(read_journal(folder / "metrics.jsonl"), folder / "figures", title=recipe.name)
+    return Run(folder)
+
+
+def _check_folder(folder: Path, recipe: Recipe, *, resume: bool) -> None:
+    """A folder that holds something else is refused before anything is loaded or written."""
+    if not (folder / "recipe.yaml").exists():
+        leftovers = [path for path in folder.glob("*") if path.name != ".lock"] if folder.exists() else []
+        if leftovers:
+            raise UserError(f"{folder} is not empty and not a run folder; give another --out")
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} is a file; give a folder as --out")
+        return
+    difference = first_difference(recipe, Run(folder).recipe)
+    if difference:
+        raise UserError(f"{folder} holds a run of another recipe: {difference}; give another --out")
+    if not resume:
+        raise UserError(f"{folder} holds a run of this recipe already; add --resume to go on or give another --out")
+
+
+class _Recorder:
+    """What happens at the end of an epoch, and when a checkpoint is due."""
+
+    def __init__(self, folder: Path, experiment: Experiment, reporter: Reporter, journal: Journal) -> None:
+        self._experiment, self._reporter, self._journal = experiment, reporter, journal
+        self._selection = Selection(folder / "models", rule=experiment.recipe.select)
+        self._saved = self._ticked = time.monotonic()
+
+    def tick(self, state: TrainState) -> None:
+        now = time.monotonic()
+        state.seconds += now - self._ticked
+        self._ticked = now
+        self._reporter.advance(state.step, self._experiment.plan.steps)
+
+    def save_due(self, state: TrainState) -> bool:
+        training, plan = self._experiment.recipe.training, self._experiment.plan
+        epoch, within = divmod(state.step, plan.steps_per_epoch)
+        due = (within == 0 and (epoch % training.checkpoint_epochs == 0 or epoch == plan.epochs)) or (
+            time.monotonic() - self._saved > training.checkpoint_minutes * 60
+        )
+        if due:
+            self._saved = time.monotonic()
+        return due
+
+    def epoch_ended(self, state: TrainState) -> None:
+        plan = self._experiment.plan
+        epoch = state.step // plan.steps_per_epoch
+        live = [name for name, tally in state.tallies.items() if tally.count]
+        means = {name: state.tallies[name].means() for name in live}
+        for name in live:
+            state.regret.observe(name, mean_loss=means[name]["loss"], steps=state.tallies[name].count)
+            state.tallies[name] = Tally()
+        weights = plan.weights(state.step - 1)
+        state.materialise_global_()
+        learners, center = state.parameter_trees()
+        record = {
+            "epoch": epoch,
+            "seconds": round(state.seconds, 3),
+            "gamma": weights,
+            "lr": {name: state.learners[name].optimizer.param_groups[0]["lr"] for name in live},
+            "train": means,
+            "idle": [name for name in state.learners if name not in live],
+            "regret": state.regret.record(),
+            "drift": drift({name: learners[name] for name in live}, center, weights),
+        }
+        self._journal.write("epoch", state.step, record)
+        losses = "  ".join(f"{name} {means[name]['loss']:.3f}" for name in live)
+        self._reporter.epoch(epoch, plan.epochs, f"loss {losses}")
+        validation = self._experiment.recipe.validation
+        if epoch % validation.every_epochs == 0 or epoch == plan.epochs:
+            model = self._experiment.global_model()
+            self._validate(state, epoch, {"global": model, **{name: state.learners[name].model for name in live}})
+
+    def _validate(self, state: TrainState, epoch: int, models: dict[str, nn.Module]) -> None:
+        recipe, plan = self._experiment.recipe, self._experiment.plan
+        scores = {}
+        for name, model in models.items():
+            scores[name] = self._experiment.validate(model)
+            if recipe.select != "last" or epoch == plan.epochs:
+                self._selection.consider(name, model, scores[name], epoch=epoch, step=state.step)
+        split = "test" if recipe.select == "test" else "validation"
+        records = {name: score.record() for name, score in scores.items()}
+        self._journal.write("validation", state.step, {"epoch": epoch, "split": split, "models": records})
+        self._reporter.validation(epoch, records)
+
+
+@contextmanager
+def _recorder(folder: Path, experiment: Experiment, reporter: Reporter) -> Iterator[_Recorder]:
+    journal = Journal(folder, step=experiment.state.step)
+    try:
+        with reporter.bar(experiment.recipe.name, experiment.state.step, experiment.plan.steps):
+            yield _Recorder(folder, experiment, reporter, journal)
+    finally:
+        journal.close()
+
+
+def environment(experiment: Experiment) -> dict[str, Any]:
+    """What a number may depend on besides the recipe."""
+    versions = {"generalist": __version__, "python": platform.python_version()}
+    versions |= {"torch": torch.__version__, "numpy": np.__version__}
+    return {
+        "versions": versions,
+        "platform": platform.platform(),
+        "device": str(experiment.device),
+        "device_name": torch.cuda.get_device_name() if experiment.device.type == "cuda" else platform.processor(),
+        "precision": str(experiment.precision).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+        "cores": os.cpu_count(),
+        "command": sys.argv,
+        "images": {part: len(getattr(experiment.dataset, part)) for part in ("train", "validation", "test")},
+    }
+
+
+def _summary(folder: Path, experiment: Experiment) -> dict[str, Any]:
+    recipe, state, plan = experiment.recipe, experiment.state, experiment.plan
+    selection = Selection(folder / "models", rule=recipe.select)
+    return {
+        "recipe": recipe.name,
+        "epochs": plan.epochs,
+        "steps": state.step,
+        "seconds": round(state.seconds, 1),
+        "parameters": sum(p.numel() for p in state.global_model.parameters()),
+        "live_epochs": {name: plan.live_epochs(name) for name in state.learners},
+        "selected_by": recipe.select,
+        "selected": {name: selection.kept(name) for name in ["global", *state.learners]},
+    }
