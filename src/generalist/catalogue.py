@@ -50,11 +50,16 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Raw:
         if value is None:
             result.pop(key, None)
         elif isinstance(old, Mapping) and isinstance(value, Mapping):
-            renamed = "name" in value and "name" in old and value["name"] != old["name"]
-            result[key] = dict(value) if renamed else merge(old, value)
+            result[key] = dict(value) if _another(old, value) else merge(old, value)
         else:
             result[key] = value
     return result
+
+
+def _another(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether a component is renamed, or a gamma of breakpoints becomes a share or the other way round."""
+    renamed = "name" in new and "name" in old and new["name"] != old["name"]
+    return renamed or ("share" in old and "at" in new) or ("at" in old and "share" in new)
 
 
 def _resolve(name: str, *, here: Path, trail: tuple[Path, ...]) -> Raw:

@@ -223,7 +223,7 @@ def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
     warnings.showwarning = _warn  # type: ignore[assignment]
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="generalist", standalone_mode=False)
     except (UserError, UsageError) as error:
         _complain(str(error) if isinstance(error, UserError) else _usage(error))
         code = 2

@@ -26,7 +26,8 @@ def test_bound_options_are_checked_and_completed(registry):
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [("fsat", {}, "did you mean 'fast'"), ("fast", {"stpes": 1}, "did you mean 'steps'"),
-     ("fast", {"threat": "l2:1", "steps": 0}, "greater than or equal to 1, got 0"), ("fast", {}, "threat: Field required"),
+     ("fast", {"threat": "l2:1", "steps": 0}, "greater than or equal to 1, got 0"),
+     ("fast", {}, "threat: Field required"),
      ("fast", {"threat": "l2:1", "now": 1}, "unknown field"), ("fast", {"threat": "l2:-1"}, "eps must be > 0")],
 )  # fmt: skip
 def test_a_mistake_is_named_with_what_would_do(registry, name, options, says):

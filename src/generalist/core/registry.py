@@ -46,7 +46,7 @@ class Registry(Generic[F]):
         schema = self.schema(name)
         for field in options:
             if field not in schema.model_fields:
-                raise unknown(f"field of {self.kind} {name!r}", field, schema.model_fields)
+                raise unknown(f"field of {self.kind} {name!r}:", field, schema.model_fields)
         try:
             checked = schema.model_validate(dict(options))
         except ValidationError as error:
@@ -70,9 +70,10 @@ def _schema(function: Callable[..., Any], runtime: frozenset[str]) -> type[BaseM
     return create_model(function.__name__, __config__=config, **fields)
 
 
-def explain(error: ValidationError, *, known: Mapping[str, Iterable[str]] | None = None) -> str:
+def explain(error: ValidationError) -> str:
     """The first complaint of pydantic as one line: where, what was given, what would do."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
-    given = "" if first["type"] == "missing" else f", got {first['input']!r}"
+    said = first["type"] in ("missing", "value_error")  # our own errors say what was given
+    given = "" if said else f", got {first['input']!r}"
     return f"{where}: {first['msg'].removeprefix('Value error, ')}{given}" if where else first["msg"]

@@ -65,7 +65,7 @@ def evaluate_split(
     An image that is wrong unattacked counts as wrong under attack and is not attacked. Every verdict is recomputed on
     the returned image, and an image's random start depends on the seed and the image alone.
     """
-    device = next(model.parameters()).device
+    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     total = min(len(split), limit or len(split))
     natural: list[Tensor] = []
     robust: dict[Threat, list[Tensor]] = {threat: [] for threat in threats}

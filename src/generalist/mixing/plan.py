@@ -50,8 +50,9 @@ class MixPlan:
     train_idle: bool = False
 
     def __post_init__(self) -> None:
-        if sum(gamma == REST for gamma in self.gammas.values()) > 1:
-            raise UserError("only one learner can take the rest of gamma")
+        takers = [name for name, gamma in self.gammas.items() if gamma == REST]
+        if len(takers) > 1:
+            raise UserError(f"only one learner can take the rest of gamma, got {' and '.join(takers)}")
         for progress in sorted({Fraction(0), Fraction(1), *self._breaks}):
             weights = self.weights_at(progress)
             total = sum(weights.values())

@@ -120,5 +120,5 @@ def show(table: Table) -> None:
     """To standard output, wide enough not to be cut in a pipe."""
     console = Console()
     if not console.is_terminal:
-        console = Console(width=160)
+        console = Console(width=1000)
     console.print(table)

@@ -52,10 +52,11 @@ def latest_checkpoint(folder: Path) -> tuple[StateTree, dict[str, Any]] | None:
     """The newest whole checkpoint; None where there is none yet; an error where all of them are broken."""
     broken: UserError | None = None
     for path in sorted(folder.glob("step-*.json"), reverse=True):
+        if broken is not None:
+            warnings.warn(f"{broken}; trying the one before it", stacklevel=2)
         try:
             return read_checkpoint(path.with_suffix(""))
         except UserError as error:
-            warnings.warn(f"{error}; using the one before it", stacklevel=2)
             broken = error
     if broken is not None:
         raise broken

@@ -53,9 +53,12 @@ def interrupts() -> Iterator[Interrupts]:
 @contextmanager
 def sole_owner(folder: Path) -> Iterator[None]:
     """Hold the run folder; a second process is refused. The lock goes with the process, however it ends."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file: TextIO
-    with open(folder / ".lock", "a+") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file: TextIO = open(folder / ".lock", "a+")  # noqa: SIM115 - closed below
+    except OSError as error:
+        raise UserError(f"{folder} cannot be used as a run folder: {error.strerror}") from None
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -14,8 +14,8 @@ def pick_device(name: str = "auto") -> torch.device:
     if name != "auto":
         try:
             device = torch.device(name)
-            torch.empty(0, device=device)
-        except (RuntimeError, AssertionError) as error:
+            torch.ones(1, device=device).item()
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
             raise UserError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
         return device
     if torch.cuda.is_available():

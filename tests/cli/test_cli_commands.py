@@ -1,0 +1,163 @@
+"""What the commands print, and to where."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from cli_cases import TINY, Cli
+
+import generalist
+from generalist import doctor
+from generalist.catalogue import load_recipe, recipe_names
+from generalist.recipe import parse_recipe
+from generalist.run import Run
+
+ESCAPE = "\x1b"
+
+
+def test_no_command_is_help(cli: Cli) -> None:
+    outcome = cli()
+    assert outcome.code == 0
+    for command in ("train", "eval", "recipes", "doctor"):
+        assert command in outcome.out
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["eval"], ["recipes"], ["recipes", "show"], ["doctor"]])
+def test_help(cli: Cli, command: list[str]) -> None:
+    outcome = cli(*command, "--help")
+    assert outcome.code == 0
+    assert "Usage: generalist " + " ".join(command) in outcome.out
+
+
+def test_version(cli: Cli) -> None:
+    assert cli("--version").out.strip() == generalist.__version__
+
+
+def test_recipes_are_listed(cli: Cli) -> None:
+    assert cli("recipes", "--json").json == recipe_names()
+    table = cli("recipes").out
+    assert ESCAPE not in table
+    for name, description in recipe_names().items():
+        assert name in table
+        assert description in table
+
+
+def test_a_recipe_is_shown_whole(cli: Cli) -> None:
+    args = ["recipes", "show", "digits-generalist-t", "--set", "training.epochs=3"]
+    recipe = load_recipe("digits-generalist-t", ["training.epochs=3"])
+    assert parse_recipe(yaml.safe_load(cli(*args).out)) == recipe
+    assert cli(*args, "--json").json == recipe.plain()
+
+
+def test_dry_run_tells_the_plan_and_writes_nothing(cli: Cli, tmp_path: Path) -> None:
+    plain = cli("train", "digits-generalist-t", "--dry-run")
+    facts = cli("train", "digits-generalist-t", "--dry-run", "--json").json
+    assert list(tmp_path.iterdir()) == []
+    assert plain.code == 0
+    assert ESCAPE not in plain.out
+    for text in ("linf:1/5", "1222 train", "60 epochs of 19 steps", "40, 45, 50, 55"):
+        assert text in plain.out
+    assert {name: row["live_epochs"] for name, row in facts["learners"].items()} == {
+        "linf": 60, "natural": 20, "l2": 20,
+    }  # fmt: skip
+    assert facts["resets_after_epochs"] == [40, 45, 50, 55]
+    for sixth in zip(*(row["gamma"] for row in facts["learners"].values()), strict=True):
+        assert sum(sixth) == pytest.approx(1, abs=0.002)
+
+
+def test_training_prints_plain_lines_and_a_table(cli: Cli, tmp_path: Path) -> None:
+    outcome = cli("train", "digits-at", *TINY, "--out", "a folder")
+    assert outcome.code == 0
+    assert ESCAPE not in outcome.out + outcome.err
+    assert [line.split(":")[0] for line in outcome.err.splitlines() if line.startswith("epoch")] == [
+        f"epoch {epoch} {model}" for epoch in (1, 2, 3) for model in ("global", "linf")
+    ]
+    assert "PGD-2 linf:1/5" in outcome.out
+    assert "worst of all" not in outcome.out
+    assert "generalist eval 'a folder'" in outcome.out
+    again = cli("train", "digits-at", *TINY, "--out", "a folder", "--resume")
+    assert again.code == 0
+    assert "finished already" in again.err
+
+
+def test_quiet_training_says_nothing(cli: Cli, tmp_path: Path) -> None:
+    outcome = cli("train", "digits-nt", *TINY, "--quiet")
+    assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
+    assert Run(tmp_path / "runs" / "digits-nt").finished
+
+
+def test_json_training_prints_the_summary_only(cli: Cli, tmp_path: Path) -> None:
+    outcome = cli("train", "digits-nt", *TINY, "--json", "--out", "run")
+    assert outcome.err == ""
+    assert outcome.json == {"run": "run", **json.loads((tmp_path / "run" / "summary.json").read_text())}
+
+
+def test_eval_of_two_runs_of_one_name_is_one_table(cli: Cli, copied: Path) -> None:
+    other = shutil.copytree(copied, copied.parent / "elsewhere" / copied.name)
+    outcome = cli("eval", copied, other, "--n", "20", "--steps", "2", "--global")
+    assert outcome.code == 0
+    rows = [line for line in outcome.out.splitlines() if "/global" in line]
+    assert len(rows) == 2
+    assert f"{copied}/global" in rows[0]
+    assert f"{other}/global" in rows[1]
+    assert "test split, 20 images" in outcome.out
+
+
+def test_eval_records_keep_the_radius_as_a_fraction(cli: Cli, copied: Path) -> None:
+    outcome = cli("eval", copied, "--threat", "linf:8/255", "--threat", "l2:0.5", "--n", "30", "--steps", "2", "--json")
+    assert outcome.err == ""
+    assert list(outcome.json) == [f"small-t/{name}" for name in ("global", "linf", "natural", "l2")]
+    for record in outcome.json.values():
+        assert list(record["robust"]) == ["linf:8/255", "l2:1/2"]
+        assert record["attack"] == "pgd-2"
+        assert record["images"] == 30
+        assert record["true_union"] <= record["mean_union"] <= record["natural"]
+    assert json.loads((copied / "evaluation.json").read_text()) == outcome.json
+
+
+def test_eval_progress_stays_off_standard_output(cli: Cli, copied: Path) -> None:
+    quiet = cli("eval", copied, "--n", "20", "--steps", "2", "--quiet")
+    assert quiet.err == ""
+    assert "PGD-2 linf:1/5" in quiet.out
+    assert ESCAPE not in quiet.out
+
+
+def test_eval_takes_the_run_folder_one_stands_in(cli: Cli, copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(copied)
+    assert list(cli("eval", ".", "--n", "5", "--steps", "1", "--global", "--json").json) == ["small-t/global"]
+
+
+def test_doctor(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "PROBE_SECONDS", 0.01)
+    facts = cli("doctor", "digits-at", *TINY, "--json").json
+    assert facts["device"] in ("cpu", "cuda", "mps")
+    assert "train" in facts["data"]["digits"]
+    assert facts["probe"]["recipe"] == "digits-at"
+    table = cli("doctor", *TINY).out
+    for text in ("digits-generalist-t here", "whole run", "peak memory", "one step of l2"):
+        assert text in table
+
+
+def test_a_signal_ends_after_a_whole_step_and_tells_how_to_go_on(tmp_path: Path) -> None:
+    changes = [*TINY, "--set", "training.epochs=100000"]
+    command = [sys.executable, "-m", "generalist", "train", "digits-nt", *changes, "--out", "my run"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ})
+    journal = tmp_path / "my run" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while process.poll() is None and time.monotonic() < deadline and not (journal.exists() and journal.read_text()):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    last = said.splitlines()[-1]
+    assert "Traceback" not in said
+    assert "nothing is lost" in last
+    assert "--set training.epochs=100000 --out 'my run' --resume" in last
+    assert list((tmp_path / "my run" / "checkpoints").glob("*.safetensors"))

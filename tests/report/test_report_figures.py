@@ -1,0 +1,126 @@
+"""The figures of a run: complete, of one look, and nothing cut off."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from PIL import Image
+
+from generalist.report import figures
+from generalist.report.figures import draw_run
+
+Drawn = dict[str, Figure]
+
+
+def journal(learners: list[str], *, epochs: int, live_from: dict[str, int]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for epoch in range(1, epochs + 1):
+        live = [name for name in learners if epoch >= live_from.get(name, 1)]
+        pairs = [f"{a}|{b}" for i, a in enumerate(live) for b in live[i + 1 :]]
+        rows.append(
+            {
+                "kind": "epoch",
+                "epoch": epoch,
+                "gamma": {name: 1 / len(learners) for name in learners},
+                "train": {name: {"loss": 2 / epoch} for name in live},
+                "regret": {"tasks": dict.fromkeys(live, 0.1), "mean": 0.1, "bound": 1.0},
+                "drift": {
+                    "term": 0.3,
+                    "from_global": dict.fromkeys(live, 1 / epoch),
+                    "cosine": dict.fromkeys(pairs, -0.2),
+                },
+            }
+        )
+        if epoch % 5 == 0:
+            scores = {"natural": 50.0 + epoch, "robust": {"linf:8/255": 20.0 + epoch, "l2:128/255": 30.0}}
+            models = dict.fromkeys(["global", *live], scores)
+            rows.append({"kind": "validation", "epoch": epoch, "split": "validation", "models": models})
+    return rows
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
+    """The figures by file name, as they were saved."""
+    saved: Drawn = {}
+    save = Figure.savefig
+
+    def keep(self: Figure, path: Path, **options: Any) -> None:
+        save(self, path, **options)
+        saved[path.stem] = self
+
+    monkeypatch.setattr(figures.Figure, "savefig", keep)
+    return saved
+
+
+def lines(axis: Axes) -> dict[str, Any]:
+    return {str(line.get_label()): line for line in axis.get_lines()}
+
+
+def test_one_learner(tmp_path: Path, drawn: Drawn) -> None:
+    paths = draw_run(journal(["linf"], epochs=10, live_from={}), tmp_path / "figures", title="digits-at")
+    assert {path.name for path in paths} == {f"{name}.png" for name in ("loss", "gamma", "regret", "drift", "accuracy")}
+    assert len(drawn["drift"].axes) == 2
+    assert len(drawn["accuracy"].axes) == 3
+    for path in paths:
+        pixels = np.asarray(Image.open(path).convert("L"))
+        assert pixels.shape[0] >= 500
+        assert (pixels < 128).mean() > 0.005
+
+
+def test_three_learners_two_of_them_idle_at_first(tmp_path: Path, drawn: Drawn) -> None:
+    rows = journal(["linf", "natural", "l2"], epochs=60, live_from={"natural": 41, "l2": 41})
+    draw_run(rows, tmp_path, title="digits-generalist-t")
+    loss = lines(drawn["loss"].axes[0])
+    assert list(loss["linf"].get_xdata()) == list(range(1, 61))
+    assert list(loss["l2"].get_xdata()) == list(range(41, 61))
+    assert set(lines(drawn["drift"].axes[2])) == {"linf – natural", "linf – l2", "natural – l2"}
+    for figure in drawn.values():
+        for axis in figure.axes:
+            assert axis.get_xlim() == drawn["loss"].axes[0].get_xlim()
+    colours = {
+        (label, line.get_color())
+        for name in ("loss", "gamma", "accuracy", "regret")
+        for axis in drawn[name].axes
+        for label, line in lines(axis).items()
+    }
+    assert len(colours) == len({label for label, _ in colours}) == len({"linf", "natural", "l2", "global", "mean"})
+
+
+def test_equal_weights_can_be_told_apart(tmp_path: Path, drawn: Drawn) -> None:
+    draw_run(journal(["linf", "natural", "l2"], epochs=60, live_from={}), tmp_path, title="t")
+    widths = [line.get_linewidth() for line in drawn["gamma"].axes[0].get_lines()]
+    assert widths == sorted(set(widths), reverse=True)
+
+
+def test_nothing_is_cut_off_or_on_top_of_another(tmp_path: Path, drawn: Drawn) -> None:
+    rows = journal(["linf", "natural", "l2"], epochs=60, live_from={"natural": 41})
+    draw_run(rows, tmp_path, title="cifar100-wrn32-10-generalist-d-natural")
+    for name, figure in drawn.items():
+        figure.draw_without_rendering()
+        canvas = figure.bbox
+        legend = figure.legends[0].get_window_extent()
+        title = figure._suptitle.get_window_extent()  # type: ignore[attr-defined]
+        for box in (legend, title):
+            assert box.x0 >= 0, name
+            assert box.x1 <= canvas.x1, name
+        panels = [axis.get_tightbbox() for axis in figure.axes]
+        for panel in panels:
+            assert panel.y0 >= legend.y1 - 1, name
+            assert panel.y1 <= title.y0 + 1, name
+        for left, right in pairwise(panels):
+            assert left.x1 <= right.x0 + 1, name
+
+
+def test_threats_are_written_as_in_a_paper(tmp_path: Path, drawn: Drawn) -> None:
+    draw_run(journal(["linf"], epochs=5, live_from={}), tmp_path, title="t")
+    titles = [axis.get_title() for axis in drawn["accuracy"].axes]
+    assert titles == ["natural", r"$\ell_\infty$, $\epsilon$ = 8/255", r"$\ell_2$, $\epsilon$ = 128/255"]
+
+
+def test_nothing_to_draw(tmp_path: Path) -> None:
+    assert draw_run([], tmp_path / "figures", title="t") == []
+    assert not (tmp_path / "figures").exists()
