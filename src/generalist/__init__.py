@@ -7,7 +7,7 @@ from generalist.core.errors import RunError, UserError
 from generalist.core.threat import Threat
 from generalist.core.types import Batch, LossTerms
 from generalist.data import DATASETS, Dataset, load_dataset
-from generalist.evaluation import Evaluation
+from generalist.evaluation import Attacked, Suite, load_suite
 from generalist.learner import Learner
 from generalist.mixing import Mix, MixPlan
 from generalist.models import MODELS, build_model, load_model, load_weights, save_model
@@ -18,7 +18,7 @@ from generalist.version import __version__
 
 LAYERS = (
     "version", "core", "data", "models", "attacks", "objectives", "optimizers", "learner", "mixing", "training",
-    "evaluation", "report", "recipe", "catalogue", "build", "run", "api", "doctor", "cli",
+    "evaluation", "report", "recipe", "catalogue", "build", "run", "api", "targets", "doctor", "cli",
 )  # fmt: skip
 """Each layer imports only from those before it; a test reads the imports."""
 
@@ -27,9 +27,9 @@ __all__ = [
     "LAYERS",
     "MODELS",
     "OBJECTIVES",
+    "Attacked",
     "Batch",
     "Dataset",
-    "Evaluation",
     "Learner",
     "LossTerms",
     "Mix",
@@ -37,6 +37,7 @@ __all__ = [
     "Recipe",
     "Run",
     "RunError",
+    "Suite",
     "Threat",
     "UserError",
     "__version__",
@@ -47,6 +48,7 @@ __all__ = [
     "load_dataset",
     "load_model",
     "load_recipe",
+    "load_suite",
     "load_weights",
     "recipe_names",
     "save_model",

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from generalist.core.errors import UserError
 from generalist.core.threat import Threat
 from generalist.data import ArraySplit, Split, load_dataset
-from generalist.evaluation import Evaluation, evaluate_split
+from generalist.evaluation import Attacked, Suite, evaluate_suite, load_suite
 from generalist.models import load_model
 from generalist.run import Run
 
@@ -30,15 +30,18 @@ def evaluate(
     model: nn.Module,
     data: str | Split | tuple[Tensor, Tensor],
     *,
-    threats: Sequence[str | Threat] = (),
-    steps: int = 20,
+    threats: Sequence[str | Threat],
+    suite: str | Suite = "pgd20",
     batch_size: int = 250,
     seed: int = 0,
     limit: int | None = None,
-) -> Evaluation:
-    """Natural and PGD accuracy of any model that takes images in [0, 1].
+    cache: str | Path | None = None,
+) -> Attacked:
+    """Attack any model that takes images in [0, 1] and gives logits.
 
-    `data` is a dataset's name (its test split is used), a split, or (images [N, C, H, W], labels [N]).
+    `data` is a dataset's name (its test split is used), a split, or (images [N, C, H, W], labels [N]); `suite` is
+    pgd20, quick, autoattack, paper, a YAML file or a Suite. With a `cache` folder an interrupted evaluation goes on
+    where it stopped.
     """
     if isinstance(data, str):
         data = load_dataset(data).test
@@ -47,5 +50,13 @@ def evaluate(
         data = ArraySplit(images, labels.long())
     if not len(data):
         raise UserError("there are no images to evaluate on; give at least one")
-    parsed = [Threat.parse(threat) for threat in threats]
-    return evaluate_split(model, data, threats=parsed, steps=steps, batch_size=batch_size, seed=seed, limit=limit)
+    return evaluate_suite(
+        model,
+        data,
+        suite if isinstance(suite, Suite) else load_suite(suite),
+        threats=[Threat.parse(threat) for threat in threats],
+        batch_size=batch_size,
+        seed=seed,
+        limit=limit,
+        cache=None if cache is None else Path(cache),
+    )

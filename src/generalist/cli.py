@@ -5,8 +5,6 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,20 +12,19 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from generalist.api import load
-from generalist.build import build, load_data
+from generalist.build import build
 from generalist.catalogue import load_recipe, recipe_names
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import write_json
 from generalist.core.threat import Threat
 from generalist.doctor import estimate, examine, outline
-from generalist.evaluation import Evaluation, evaluate_split
+from generalist.evaluation import SUITE_NAMES, Attacked, Suite, evaluate_suite, load_suite, save_attacked
 from generalist.recipe import Recipe
 from generalist.report import tables
 from generalist.report.console import Reporter, make_reporter
-from generalist.run import Run, train
+from generalist.run import train
+from generalist.targets import Target, model_target, run_targets
 from generalist.training.guards import Interrupted
-from generalist.training.precision import pick_device
 from generalist.version import __version__
 
 UsageError: Any = typer.BadParameter.__base__
@@ -103,63 +100,77 @@ def _show_plan(recipe: Recipe, *, download: bool, as_json: bool) -> None:
 
 @app.command("eval")
 def eval_command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders; several make one table.")],
+    target: Annotated[
+        list[Path] | None, typer.Argument(metavar="TARGET", help="Run folders, or one saved model file.")
+    ] = None,
+    suite: Annotated[str, typer.Option(help=f"{', '.join(SUITE_NAMES)}, or a YAML file.")] = "pgd20",
     threat: Annotated[
         list[str] | None,
-        typer.Option(metavar="NORM:EPS", help="Such as linf:8/255, repeatable; the recipe's if not given."),
+        typer.Option(metavar="NORM:EPS", help="Such as linf:8/255, repeatable; a run's own if not given."),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="PGD steps.")] = 20,
+    model: Annotated[str | None, typer.Option(help="Anybody's model: module:callable or a network's name.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Its weights: .safetensors, .pt or .pth.")] = None,
+    data: Annotated[str, typer.Option(help="For a model that is no run: a dataset, an .npz file or a folder.")] = "",
     n: Annotated[int | None, typer.Option("--n", min=1, help="Only the first n test images.")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images attacked at once.")] = 250,
-    seed: Annotated[int, typer.Option(min=0, help="Of the attack's random starts.")] = 0,
+    batch_size: Annotated[int, typer.Option(min=1, help="Images attacked at once; no verdict depends on it.")] = 250,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random in the attacks.")] = 0,
     learners: Annotated[
-        bool, typer.Option("--learners/--global", help="The learners too, or the global model only.")
-    ] = True,
+        bool | None, typer.Option("--learners/--global", help="A run's learners too, or its global model only.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="For a model that is no run.")] = "auto",
+    save_adv: Annotated[Path | None, typer.Option(help="Write the attacked images to this .npz file.")] = None,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="[FILE]", help="The record, to a file.")] = None,
     quiet: Quiet = False,
-    as_json: Json = False,
 ) -> None:
-    """Attack the models of a run on its test split: natural, PGD under each threat, their unions."""
+    """Attack a model: a run's, a saved one, or anybody's."""
     threats = [Threat.parse(text) for text in threat or []]
-    reporter = make_reporter(quiet=quiet or as_json)
-    attack = partial(
-        evaluate_split, steps=steps, batch_size=batch_size, seed=seed, limit=n, progress=reporter.advance
-    )  # fmt: skip
-    found = [Run(folder) for folder in runs]
-    names = [run.folder.resolve().name for run in found]
-    records: dict[str, dict[str, Any]] = {}
-    for run, name in zip(found, names, strict=True):
-        title = name if names.count(name) == 1 else str(run.folder)
-        models = run.models if learners else ["global"]
-        records |= _evaluate_run(run, title, models, attack, threats, reporter)
-    if as_json:
-        print(json.dumps(records))
+    chosen = load_suite(suite)
+    reporter = make_reporter(quiet=quiet or json_file == "-")
+    files = [path for path in target or [] if path.is_file()]
+    if model is None and not target:
+        raise UserError("nothing to evaluate: give a run folder, a model file, or --model with --weights and --data")
+    if model is not None or files:
+        if (model is not None and target) or len(target or []) > 1:
+            raise UserError("one model at a time: several targets must all be run folders")
+        if not data:
+            raise UserError("a model that is not a run needs --data: a dataset's name, an .npz file or a folder")
+        path = files[0] if files else None
+        aimed = iter([model_target(path, model, weights, data, threats, device=device)])
     else:
-        images = sorted({record["images"] for record in records.values()})
-        tables.show(tables.accuracy_table(records, title=f"test split, {' or '.join(map(str, images))} images"))
+        aimed = run_targets(target or [], threats, learners=suite == "pgd20" if learners is None else learners)
+    records, results = {}, {}
+    for one in aimed:
+        result = _attack(one, chosen, n, batch_size, seed, save_adv is not None, reporter)
+        results[one.title] = result
+        records[one.title] = result.record() | (one.about or {})
+        if (one.cache.parent / "recipe.yaml").is_file():
+            write_json(one.cache / f"{one.title.rsplit('/')[-1]}-{chosen.name}.json", records[one.title])
+    if save_adv is not None:
+        save_attacked(save_adv, results)
+    if json_file == "-":
+        print(json.dumps(records))
+        return
+    if json_file is not None:
+        write_json(Path(json_file), records)
+    for table in tables.attacked_tables(records):
+        tables.show(table)
+    for title, record in records.items():
+        for flag in record["red_flags"]:
+            print(f"red flag, {title}: {flag['message']}")
 
 
-def _evaluate_run(
-    run: Run,
-    title: str,
-    models: list[str],
-    attack: Callable[..., Evaluation],
-    threats: list[Threat],
-    reporter: Reporter,
-) -> dict[str, dict[str, Any]]:
-    recipe = run.recipe
-    threats = threats or list(recipe.validation.threats)
-    split = load_data(recipe).test
-    device = pick_device(recipe.training.device)
-    if not models:
-        raise UserError(f"{run.folder} has no model yet: it stopped before its first validation")
-    records = {}
-    for name in models:
-        model = load(run.folder, name).to(device)
-        with reporter.bar(f"{title}/{name}", 0, len(split)):
-            evaluation = attack(model, split, threats=threats, workers=recipe.data.workers)
-        records[f"{title}/{name}"] = evaluation.record() | {"split": "test", "selected_by": recipe.select}
-    write_json(run.folder / "evaluation.json", records)
-    return records
+def _attack(
+    target: Target, suite: Suite, n: int | None, batch_size: int, seed: int, keep: bool, reporter: Reporter
+) -> Attacked:
+    try:
+        with reporter.bar(target.title, 0, len(target.split)):
+            return evaluate_suite(
+                target.model, target.split, suite, threats=target.threats, seed=seed, batch_size=batch_size, limit=n,
+                workers=target.workers, cache=target.cache, keep_images=keep, progress=reporter.stage,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        _complain("interrupted; verdicts so far are kept: the same command goes on from here")
+        raise
 
 
 recipes_app = typer.Typer(help="The shipped recipes: listed, or one shown in full.", invoke_without_command=True)
@@ -219,11 +230,20 @@ def _usage(error: Any) -> str:
     return f"{' '.join(error.format_message().split()).removesuffix('.')}; see {where} --help"
 
 
+def _json_to_stdout(arguments: list[str]) -> list[str]:
+    """`eval … --json` without a file means standard output, as it does for the other commands."""
+    if arguments[:1] != ["eval"]:
+        return arguments
+    following = [*arguments[1:], "--"]
+    bare = [a == "--json" and b.startswith("-") and b != "-" for a, b in zip(arguments, following, strict=True)]
+    return [part for a, b in zip(arguments, bare, strict=True) for part in ([a, "-"] if b else [a])]
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
     warnings.showwarning = _warn  # type: ignore[assignment]
     try:
-        code = app(prog_name="generalist", standalone_mode=False)
+        code = app(_json_to_stdout(sys.argv[1:]), prog_name="generalist", standalone_mode=False)
     except (UserError, UsageError) as error:
         _complain(str(error) if isinstance(error, UserError) else _usage(error))
         code = 2

@@ -60,3 +60,11 @@ def npz(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture(scope="session")
+def fast(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A suite of two PGD steps."""
+    path = tmp_path_factory.mktemp("suites") / "fast.yaml"
+    path.write_text("attacks: [{attack: pgd, steps: 2, label: PGD2}]\n")
+    return path

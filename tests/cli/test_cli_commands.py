@@ -62,12 +62,12 @@ def test_dry_run_tells_the_plan_and_writes_nothing(cli: Cli, tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
     assert plain.code == 0
     assert ESCAPE not in plain.out
-    for text in ("linf:1/5", "1222 train", "60 epochs of 19 steps", "40, 45, 50, 55"):
+    for text in ("linf:1/4", "1222 train", "24 epochs of 19 steps", "16, 18, 20, 22"):
         assert text in plain.out
     assert {name: row["live_epochs"] for name, row in facts["learners"].items()} == {
-        "linf": 60, "natural": 20, "l2": 20,
+        "linf": 24, "natural": 8, "l2": 8,
     }  # fmt: skip
-    assert facts["resets_after_epochs"] == [40, 45, 50, 55]
+    assert facts["resets_after_epochs"] == [16, 18, 20, 22]
     for sixth in zip(*(row["gamma"] for row in facts["learners"].values()), strict=True):
         assert sum(sixth) == pytest.approx(1, abs=0.002)
 
@@ -79,7 +79,7 @@ def test_training_prints_plain_lines_and_a_table(cli: Cli, tmp_path: Path) -> No
     assert [line.split(":")[0] for line in outcome.err.splitlines() if line.startswith("epoch")] == [
         f"epoch {epoch} {model}" for epoch in (1, 2, 3) for model in ("global", "linf")
     ]
-    assert "PGD-2 linf:1/5" in outcome.out
+    assert "PGD2 linf:1/4" in outcome.out
     assert "worst of all" not in outcome.out
     assert "generalist eval 'a folder'" in outcome.out
     again = cli("train", "digits-at", *TINY, "--out", "a folder", "--resume")
@@ -99,9 +99,9 @@ def test_json_training_prints_the_summary_only(cli: Cli, tmp_path: Path) -> None
     assert outcome.json == {"run": "run", **json.loads((tmp_path / "run" / "summary.json").read_text())}
 
 
-def test_eval_of_two_runs_of_one_name_is_one_table(cli: Cli, copied: Path) -> None:
+def test_eval_of_two_runs_of_one_name_is_one_table(cli: Cli, copied: Path, fast: Path) -> None:
     other = shutil.copytree(copied, copied.parent / "elsewhere" / copied.name)
-    outcome = cli("eval", copied, other, "--n", "20", "--steps", "2", "--global")
+    outcome = cli("eval", copied, other, "--n", "20", "--suite", fast, "--global")
     assert outcome.code == 0
     rows = [line for line in outcome.out.splitlines() if "/global" in line]
     assert len(rows) == 2
@@ -110,28 +110,33 @@ def test_eval_of_two_runs_of_one_name_is_one_table(cli: Cli, copied: Path) -> No
     assert "test split, 20 images" in outcome.out
 
 
-def test_eval_records_keep_the_radius_as_a_fraction(cli: Cli, copied: Path) -> None:
-    outcome = cli("eval", copied, "--threat", "linf:8/255", "--threat", "l2:0.5", "--n", "30", "--steps", "2", "--json")
+def test_eval_records_keep_the_radius_as_a_fraction(cli: Cli, copied: Path, fast: Path) -> None:
+    threats = ("--threat", "linf:8/255", "--threat", "l2:0.5")
+    outcome = cli("eval", copied, *threats, "--n", "30", "--suite", fast, "--learners", "--json")
     assert outcome.err == ""
     assert list(outcome.json) == [f"small-t/{name}" for name in ("global", "linf", "natural", "l2")]
     for record in outcome.json.values():
-        assert list(record["robust"]) == ["linf:8/255", "l2:1/2"]
-        assert record["attack"] == "pgd-2"
+        assert list(record["accuracy"]) == ["linf:8/255", "l2:1/2", "mean union", "true union"]
+        assert record["stages"]["PGD2"]["steps"] == 2
         assert record["images"] == 30
-        assert record["true_union"] <= record["mean_union"] <= record["natural"]
-    assert json.loads((copied / "evaluation.json").read_text()) == outcome.json
+        unions = [record["accuracy"][row]["fast"] for row in ("true union", "mean union")]
+        assert unions[0] <= unions[1] <= record["natural"]
+    kept = json.loads((copied / "evaluations" / "global-fast.json").read_text())
+    assert kept == outcome.json["small-t/global"]
 
 
-def test_eval_progress_stays_off_standard_output(cli: Cli, copied: Path) -> None:
-    quiet = cli("eval", copied, "--n", "20", "--steps", "2", "--quiet")
+def test_eval_progress_stays_off_standard_output(cli: Cli, copied: Path, fast: Path) -> None:
+    quiet = cli("eval", copied, "--n", "20", "--suite", fast, "--quiet")
     assert quiet.err == ""
-    assert "PGD-2 linf:1/5" in quiet.out
+    assert "fast linf:1/4" in quiet.out
     assert ESCAPE not in quiet.out
 
 
-def test_eval_takes_the_run_folder_one_stands_in(cli: Cli, copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eval_takes_the_run_folder_one_stands_in(
+    cli: Cli, copied: Path, fast: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(copied)
-    assert list(cli("eval", ".", "--n", "5", "--steps", "1", "--global", "--json").json) == ["small-t/global"]
+    assert list(cli("eval", ".", "--n", "5", "--suite", fast, "--global", "--json").json) == ["small-t/global"]
 
 
 def test_doctor(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,11 @@ def test_gammas_that_do_not_sum_to_one(cli: Cli, tmp_path: Path) -> None:
         (["recipes", "show", "digts-at"], ["did you mean 'digits-at'?"]),
         (["doctor", "digts-at"], ["did you mean 'digits-at'?"]),
         (["eval", "nowhere"], ["nowhere", "not a run folder", "recipe.yaml"]),
-        (["eval", "nowhere", "--steps", "0"], ["--steps", "greater than or equal to 1"]),
+        (["eval", "nowhere", "--batch-size", "0"], ["--batch-size", "greater than or equal to 1"]),
+        (["eval"], ["nothing to evaluate", "--model"]),
+        (["eval", "nowhere", "--suite", "autoatack"], ["'autoatack'", "did you mean 'autoattack'?"]),
+        (["eval", "--model", "resnet18"], ["--data"]),
+        (["eval", "--model", "resnet18", "--data", "digits"], ["--threat"]),
     ],
 )
 def test_a_wrong_name_or_argument(cli: Cli, args: list[str], fragments: list[str]) -> None:

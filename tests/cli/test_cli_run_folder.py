@@ -10,6 +10,7 @@ from PIL import Image
 
 import generalist
 from generalist.core.errors import UserError
+from generalist.evaluation import evaluate_split
 from generalist.run import Run
 
 MODELS = ["global", "linf", "natural", "l2"]
@@ -47,7 +48,7 @@ def test_a_loaded_model_does_what_the_record_says(trained: Run, name: str) -> No
     recipe = trained.recipe
     data = generalist.load_dataset("digits", validation=recipe.data.validation, limit=recipe.data.limit)
     validation = recipe.validation
-    again = generalist.evaluate(
+    again = evaluate_split(
         model, data.validation, threats=validation.threats, steps=validation.steps, limit=validation.images
     ).record()
     kept = trained.summary["selected"][name]
@@ -61,8 +62,8 @@ def test_python_trains_loads_and_evaluates(tmp_path: Path) -> None:
     assert run.finished
     x, y = torch.rand(30, 1, 8, 8), torch.arange(30) % 10
     model = generalist.load(tmp_path / "run")
-    found = generalist.evaluate(model, (x, y), threats=["linf:0.1"], steps=2)
-    assert list(found.record()["robust"]) == ["linf:1/10"]
+    found = generalist.evaluate(model, (x, y), threats=["linf:0.1"])
+    assert list(found.record()["accuracy"]) == ["linf:1/10"]
     assert found.record()["natural"] == pytest.approx(100 * (model(x).argmax(1) == y).float().mean().item(), abs=0.01)
     by_file = generalist.load(tmp_path / "run" / "models" / "global.safetensors")
     assert torch.equal(model(x), by_file(x))
@@ -77,7 +78,7 @@ def test_python_says_what_is_missing(trained: Run, tmp_path: Path) -> None:
         generalist.load(tmp_path / "nothing")
     model = generalist.load(trained.folder)
     with pytest.raises(UserError, match="at least one"):
-        generalist.evaluate(model, (torch.rand(0, 1, 8, 8), torch.zeros(0)))
+        generalist.evaluate(model, (torch.rand(0, 1, 8, 8), torch.zeros(0)), threats=["linf:0.1"])
     with pytest.raises(UserError, match="norm:eps"):
         generalist.evaluate(model, "digits", threats=["0.1"])
     (tmp_path / "recipe.yaml").write_text(trained.recipe.to_yaml())

@@ -92,7 +92,7 @@ def test_a_share_replaces_breakpoints_and_back(load: Load) -> None:
 
 def test_a_learner_of_any_name_takes_a_task_template(load: Load) -> None:
     recipe = load("extends: digits-generalist-d-natural\nlearners: {natural: null, second: {task: l2, gamma: rest}}")
-    assert recipe.learners["second"].objective.plain()["threat"] == "l2:1"
+    assert recipe.learners["second"].objective.plain()["threat"] == "l2:1/2"
     assert recipe.learners["second"].gamma == REST
 
 
@@ -128,8 +128,8 @@ def test_merging_leaves_its_arguments_alone() -> None:
     [
         ("data.root=/elsewhere", None),
         ("training.checkpoint_minutes=1", None),
-        ("training.epochs=7", "training.epochs is 7 here and 60 there"),
-        ("learners.linf.objective.threat=linf:1/4", "linf:1/4' here and 'linf:1/5' there"),
+        ("training.epochs=7", "training.epochs is 7 here and 24 there"),
+        ("learners.linf.objective.threat=linf:1/3", "linf:1/3' here and 'linf:1/4' there"),
     ],
 )
 def test_only_what_decides_results_makes_a_difference(change: str, said: str | None) -> None:
@@ -138,7 +138,7 @@ def test_only_what_decides_results_makes_a_difference(change: str, said: str | N
 
 
 def test_a_recipe_says_which_field_of_a_later_init_is_wrong() -> None:
-    with pytest.raises(UserError, match=r"init\.epoch must be below training\.epochs 60, got 60"):
+    with pytest.raises(UserError, match=r"init\.epoch must be below training\.epochs 24, got 60"):
         load_recipe("digits-at", ["init.from=x.pt", "init.epoch=60"])
 
 

@@ -10,7 +10,7 @@ from generalist.report.tables import accuracy_table, run_table
 
 def record(natural: float, **robust: float) -> dict[str, Any]:
     threats = {f"{norm}:1/5": value for norm, value in robust.items()}
-    return {"natural": natural, "robust": threats, "attack": "pgd-20"}
+    return {"natural": natural, "robust": threats, "attack": "PGD20"}
 
 
 def cells(table: Table) -> dict[str, list[str]]:
@@ -21,7 +21,7 @@ def cells(table: Table) -> dict[str, list[str]]:
 def test_the_best_of_each_column_is_marked() -> None:
     found = cells(accuracy_table({"at": record(80, linf=45), "t": record(89, linf=44)}))
     assert found["natural"] == ["80.00", "[bold green]89.00[/]"]
-    assert found["PGD-20 linf:1/5"] == ["[bold green]45.00[/]", "44.00"]
+    assert found["PGD20 linf:1/5"] == ["[bold green]45.00[/]", "44.00"]
 
 
 def test_a_single_row_has_no_best() -> None:
@@ -31,7 +31,7 @@ def test_a_single_row_has_no_best() -> None:
 def test_what_was_not_measured_is_a_dash_and_what_nobody_measured_is_left_out() -> None:
     union = {"mean_union": 40.0, "true_union": 30.0}
     found = cells(accuracy_table({"a": record(80, linf=45), "b": {**record(70, l2=50), **union}}))
-    assert found["PGD-20 linf:1/5"] == ["[bold green]45.00[/]", "–"]
+    assert found["PGD20 linf:1/5"] == ["[bold green]45.00[/]", "–"]
     assert found["worst of all"] == ["–", "[bold green]30.00[/]"]
     assert "mean union" not in cells(accuracy_table({"a": record(80, linf=45)}))
 

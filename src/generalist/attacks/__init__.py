@@ -1,11 +1,53 @@
 """Attacks, each a plain function (model, x, y, *, threat, …) → x_adv.
 
-criteria  what an attack raises        view  the model as an attack sees it
-pgd       PGD and FGSM
+pgd         PGD with restarts, FGSM       criteria   what an attack raises
+mim, cw     momentum; the margin          view       the model as an attack sees it
+apgd        APGD-CE, -DLR, -T             survivors  images whose fate is decided stop costing anything
+fab         FAB-T, minimal distances      square     random search, no gradients
+autoattack  the standard cascade of APGD-CE, APGD-T, FAB-T and Square
 """
 
-from generalist.attacks.criteria import cross_entropy, margin
-from generalist.attacks.pgd import fgsm, pgd
-from generalist.attacks.view import attack_view, frozen
+from collections.abc import Callable
 
-__all__ = ["attack_view", "cross_entropy", "fgsm", "frozen", "margin", "pgd"]
+from torch import Tensor
+
+from generalist.attacks.apgd import apgd, apgd_ce, apgd_dlr, apgd_t
+from generalist.attacks.autoattack import STANDARD, autoattack, stage_streams
+from generalist.attacks.criteria import cross_entropy, margin
+from generalist.attacks.cw import cw
+from generalist.attacks.fab import fab_distance, fab_t
+from generalist.attacks.mim import mim
+from generalist.attacks.pgd import fgsm, pgd
+from generalist.attacks.square import square
+from generalist.attacks.view import attack_view, counted_passes, frozen, misclassified
+from generalist.core.registry import Registry
+
+ATTACKS: Registry[Callable[..., Tensor]] = Registry("attack", runtime=("threat", "generator", "criterion"))
+"""By the names that suites use; the remaining keyword-only arguments are their fields."""
+
+for _name, _attack in {"pgd": pgd, "mim": mim, "cw": cw, "apgd-dlr": apgd_dlr, **dict(STANDARD.values())}.items():
+    ATTACKS.register(_name)(_attack)
+
+__all__ = [
+    "ATTACKS",
+    "STANDARD",
+    "apgd",
+    "apgd_ce",
+    "apgd_dlr",
+    "apgd_t",
+    "attack_view",
+    "autoattack",
+    "counted_passes",
+    "cross_entropy",
+    "cw",
+    "fab_distance",
+    "fab_t",
+    "fgsm",
+    "frozen",
+    "margin",
+    "mim",
+    "misclassified",
+    "pgd",
+    "square",
+    "stage_streams",
+]

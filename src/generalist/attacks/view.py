@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +13,53 @@ from generalist.models import folded
 
 # half precision loses small gradients; the direction of a step does not depend on the scale of the loss
 HALF_LOSS_SCALE = 2.0**10
+# below this many rows the CPU's matrix kernels sum in another order; an image's verdict must not depend on its company
+MIN_ROWS = 16
+
+
+@dataclass
+class Passes:
+    """Images put through the model, and through its backward pass."""
+
+    forward: int = 0
+    backward: int = 0
+
+
+_passes: ContextVar[Passes | None] = ContextVar("passes", default=None)
+
+
+@contextmanager
+def counted_passes() -> Iterator[Passes]:
+    """Counts the passes of all attacks inside; counts may be nested."""
+    passes, outer = Passes(), _passes.get()
+    token = _passes.set(passes)
+    try:
+        yield passes
+    finally:
+        _passes.reset(token)
+        if outer is not None:
+            outer.forward += passes.forward
+            outer.backward += passes.backward
+
+
+def steady_forward(model: nn.Module, x: Tensor) -> Tensor:
+    """Logits that do not depend on how many images share the batch: small batches are filled up with repeats."""
+    passes = _passes.get()
+    if passes is not None:
+        passes.forward += len(x)
+        passes.backward += len(x) * x.requires_grad
+    if len(x) >= MIN_ROWS or len(x) == 0:
+        return model(x)
+    return model(x[torch.arange(MIN_ROWS, device=x.device) % len(x)])[: len(x)]
+
+
+class _View(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return steady_forward(self.model, x)
 
 
 @contextmanager
@@ -35,10 +84,10 @@ def attack_view(model: nn.Module) -> Iterator[nn.Module]:
     """The folded shadow of the model or, where folding is not possible, the model itself, frozen."""
     shadow = folded(model)
     if shadow is not model:
-        yield shadow
+        yield _View(shadow)
     else:
         with frozen(model):
-            yield model
+            yield _View(model)
 
 
 def loss_and_gradient(model: nn.Module, x: Tensor, y: Tensor, criterion: Criterion) -> tuple[Tensor, Tensor, Tensor]:
@@ -51,3 +100,11 @@ def loss_and_gradient(model: nn.Module, x: Tensor, y: Tensor, criterion: Criteri
         scale = HALF_LOSS_SCALE if half else 1.0
         (gradient,) = torch.autograd.grad(loss.sum() * scale, x)
     return logits.detach(), loss.detach(), gradient
+
+
+@torch.no_grad()
+def misclassified(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """[B]: wrong according to the model itself, in eval mode and full precision; NaN logits count as wrong."""
+    with frozen(model), torch.autocast(x.device.type, enabled=False):
+        logits = steady_forward(model, x)
+    return (logits.argmax(1) != y) | logits.isnan().any(1)

@@ -80,6 +80,26 @@ class ImageStreams:
 Source = torch.Generator | ImageStreams
 
 
+def image_ids(x: Tensor) -> Tensor:
+    """An id for each image [B] made from its pixels alone: the same in any batch, order or process."""
+    bits = x.detach().float().contiguous().flatten(1).view(torch.int32).long()
+    place = torch.arange(1, bits.shape[1] + 1, device=x.device, dtype=torch.int64) * _GOLDEN
+    return _splitmix(bits + _splitmix(place)).sum(1)
+
+
+def per_image(source: Source | None, x: Tensor, *parts: Key) -> ImageStreams:
+    """The streams an attack on the batch x draws from: those given, or those of the images' own pixels.
+
+    A torch.Generator is asked once, for one id an image; after that nothing depends on the order of the draws.
+    """
+    if isinstance(source, ImageStreams):
+        return source
+    if source is None:
+        return ImageStreams(*parts, ids=image_ids(x))
+    ids = torch.randint(2**62, (len(x),), generator=source, device=source.device)
+    return ImageStreams(*parts, ids=ids.to(x.device))
+
+
 def uniform_like(x: Tensor, source: Source) -> Tensor:
     """Uniform in [0, 1), of the shape, type and device of a batch x."""
     if isinstance(source, ImageStreams):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from generalist.attacks import frozen, pgd
+from generalist.attacks import frozen, misclassified, pgd
 from generalist.core.rng import ImageStreams
 from generalist.core.threat import Threat
 from generalist.core.types import Batch
@@ -38,7 +38,7 @@ class Evaluation:
         """Percentages for people and machines, ε as a fraction."""
         robust = {str(threat): percent(verdicts) for threat, verdicts in self.robust.items()}
         record: dict[str, Any] = {"images": len(self.natural), "natural": percent(self.natural)}
-        record |= {"attack": f"pgd-{self.steps}", "seed": self.seed, "robust": robust}
+        record |= {"attack": f"PGD{self.steps}", "seed": self.seed, "robust": robust}
         if robust:
             record |= {"mean_union": sum(robust.values()) / len(robust), "true_union": percent(self.union)}
         return record
@@ -71,7 +71,7 @@ def evaluate_split(
     robust: dict[Threat, list[Tensor]] = {threat: [] for threat in threats}
     with frozen(model):
         for batch in ordered(split, batch_size=batch_size, device=device, workers=workers, limit=limit):
-            right = _right(model, batch.x, batch.y)
+            right = ~misclassified(model, batch.x, batch.y)
             natural.append(right.cpu())
             survivors = Batch(batch.x[right], batch.y[right], batch.ids[right])
             for threat in threats:
@@ -79,13 +79,8 @@ def evaluate_split(
                 if right.any():
                     streams = ImageStreams(seed, "evaluate", str(threat), ids=survivors.ids)
                     x_adv = pgd(model, survivors.x, survivors.y, threat=threat, steps=steps, generator=streams)
-                    verdicts[right] = _right(model, x_adv, survivors.y)
+                    verdicts[right] = ~misclassified(model, x_adv, survivors.y)
                 robust[threat].append(verdicts.cpu())
             if progress:
                 progress(sum(map(len, natural)), total)
     return Evaluation(torch.cat(natural), {t: torch.cat(v) for t, v in robust.items()}, steps, seed)
-
-
-@torch.no_grad()
-def _right(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return model(x).argmax(1) == y

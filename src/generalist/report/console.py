@@ -15,6 +15,7 @@ class Reporter(Protocol):
     def say(self, text: str) -> None: ...
     def bar(self, title: str, done: int, total: int) -> Any: ...
     def advance(self, done: int, total: int) -> None: ...
+    def stage(self, name: str, done: int, total: int) -> None: ...
     def epoch(self, epoch: int, epochs: int, text: str) -> None: ...
     def validation(self, epoch: int, models: Mapping[str, Mapping[str, Any]]) -> None: ...
 
@@ -32,6 +33,9 @@ class Silent:
     def advance(self, done: int, total: int) -> None:
         pass
 
+    def stage(self, name: str, done: int, total: int) -> None:
+        pass
+
     def epoch(self, epoch: int, epochs: int, text: str) -> None:
         pass
 
@@ -44,16 +48,16 @@ class Lines(Silent):
 
     def __init__(self, *, first_seconds: float = 2.0, most_seconds: float = 10.0) -> None:
         self._first, self._most = first_seconds, most_seconds
-        self._title, self._note, self._begun, self._begun_at = "", "", 0, 0.0
-        self._wait, self._last = first_seconds, 0.0
+        self._title, self._note, self._stage, self._begun, self._begun_at = "", "", "", 0, 0.0
+        self._wait, self._last, self._last_step = first_seconds, 0.0, 0.0
 
     def say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
     @contextmanager
     def bar(self, title: str, done: int, total: int) -> Iterator[None]:
-        self._title, self._note, self._begun = title, "", done
-        self._begun_at = self._last = time.monotonic()
+        self._title, self._note, self._stage, self._begun = title, "", "", done
+        self._begun_at = self._last = self._last_step = time.monotonic()
         self._wait = self._first
         yield
 
@@ -63,6 +67,12 @@ class Lines(Silent):
             self._last, self._wait = now, min(self._most, self._wait * 1.5)
             left = (now - self._begun_at) / (done - self._begun) * (total - done)
             self.say(f"{self._title}: {done}/{total}, {duration(left)} left{self._note}")
+
+    def stage(self, name: str, done: int, total: int) -> None:
+        if name != self._stage:  # the time left is that of this stage
+            self._stage, self._note, self._begun, self._begun_at = name, f" of {name}", 0, self._last_step
+        self._last_step = time.monotonic()
+        self.advance(done, total)
 
     def epoch(self, epoch: int, epochs: int, text: str) -> None:
         self._note = f", epoch {epoch}/{epochs} {text}"
@@ -79,6 +89,7 @@ class Terminal:
         self._console = console
         self._progress: Progress | None = None
         self._task: Any = None
+        self._stage = ""
 
     def say(self, text: str) -> None:
         self._print(escape(text))
@@ -105,6 +116,13 @@ class Terminal:
     def advance(self, done: int, total: int) -> None:
         if self._progress:
             self._progress.update(self._task, completed=done, total=total)
+
+    def stage(self, name: str, done: int, total: int) -> None:
+        if self._progress:
+            if name != self._stage:
+                self._stage = name
+                self._progress.reset(self._task, total=total, note=escape(name))
+            self.advance(done, total)
 
     def epoch(self, epoch: int, epochs: int, text: str) -> None:
         if self._progress:

@@ -15,7 +15,7 @@ MISSING = float("-inf")
 def accuracy_table(records: Mapping[str, Mapping[str, Any]], *, title: str = "") -> Table:
     """Rows of evaluation records by name; the best of each column in bold green."""
     threats = list(dict.fromkeys(threat for record in records.values() for threat in record["robust"]))
-    attack = next((record["attack"] for record in records.values()), "").upper()
+    attack = next((record["attack"] for record in records.values()), "")
     heads = ["natural", *(f"{attack} {threat}" for threat in threats), "mean union", "worst of all"]
     rows = {name: _cells(record, threats) for name, record in records.items()}
     best = [max((cells[i] for cells in rows.values()), default=MISSING) for i in range(len(heads))]
@@ -26,6 +26,35 @@ def accuracy_table(records: Mapping[str, Mapping[str, Any]], *, title: str = "")
         table.add_column(heads[i], justify="right")
     for name, cells in rows.items():
         table.add_row(escape(name), *(_mark(cells[i], best[i], len(rows)) for i in shown))
+    return table
+
+
+def attacked_tables(records: Mapping[str, Mapping[str, Any]]) -> list[Table]:
+    """Suites of one column make one table, a row a model; others a table a model, a row a threat."""
+    if all(len(columns) == 1 for record in records.values() for columns in record["accuracy"].values()):
+        images = " or ".join(map(str, sorted({record["images"] for record in records.values()})))
+        return [
+            accuracy_table({name: _one_column(r) for name, r in records.items()}, title=f"test split, {images} images")
+        ]
+    return [_suite_table(name, record) for name, record in records.items()]
+
+
+def _one_column(record: Mapping[str, Any]) -> dict[str, Any]:
+    rows = {row: next(iter(columns.items())) for row, columns in record["accuracy"].items()}
+    unions = {"mean_union": "mean union", "true_union": "true union"}
+    flat: dict[str, Any] = {"natural": record["natural"], "attack": next(iter(rows.values()))[0]}
+    flat["robust"] = {row: value for row, (_, value) in rows.items() if row not in unions.values()}
+    return flat | {key: rows[row][1] for key, row in unions.items() if row in rows}
+
+
+def _suite_table(name: str, record: Mapping[str, Any]) -> Table:
+    columns = list(dict.fromkeys(column for row in record["accuracy"].values() for column in row))
+    table = _table(f"{name}: {record['images']} images, natural {record['natural']:.2f}")
+    table.add_column(record["suite"])
+    for column in columns:
+        table.add_column(column, justify="right")
+    for row, values in record["accuracy"].items():
+        table.add_row(row, *(f"{values[column]:.2f}" for column in columns))
     return table
 
 
@@ -44,7 +73,7 @@ def run_table(summary: Mapping[str, Any], *, steps: int) -> Table:
     """The models that a run kept, as they did on the split that chose them."""
     by = summary["selected_by"]
     records = {
-        f"{name} (epoch {row['epoch']})": {**row, "attack": f"pgd-{steps}"}
+        f"{name} (epoch {row['epoch']})": {**row, "attack": f"PGD{steps}"}
         for name, row in summary["selected"].items()
         if row
     }

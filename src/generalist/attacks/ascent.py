@@ -1,0 +1,156 @@
+"""One ascent of APGD over a batch: every image has its own step size, its own momentum and its own best point."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+
+import torch
+from torch import Tensor, nn
+
+from generalist.attacks.survivors import Survivors
+from generalist.attacks.view import loss_and_gradient
+from generalist.core.threat import Threat
+from generalist.core.types import Criterion
+
+Towards = Callable[[Tensor], Criterion]
+"""Target classes [B] → the criterion to raise."""
+
+INERTIA = 0.25  # how much of the last move the next one repeats
+RISING = 0.75  # the share of the steps that has to raise the loss, or the step is too long
+SPARSER = 1.5  # an ℓ1 step moves so many times fewer pixels than the best point has moved
+FIRST_SHARE = 0.2  # of the pixels, in the first ℓ1 step from the image itself
+
+
+@dataclass
+class Ascent:
+    """What is known of the images still climbing: one row an image in every field."""
+
+    x: Tensor
+    y: Tensor
+    target: Tensor
+    x_adv: Tensor
+    step: Tensor  # in pixel units
+    before: Tensor = field(init=False)  # the point before x_adv
+    loss: Tensor = field(init=False)
+    gradient: Tensor = field(init=False)
+    best: Tensor = field(init=False)
+    best_loss: Tensor = field(init=False)
+    best_gradient: Tensor = field(init=False)
+    raised: Tensor = field(init=False)  # since the last checkpoint: the steps that raised the loss
+    reached: Tensor = field(init=False)  # at the last checkpoint: the best loss,
+    halved: Tensor = field(init=False)  # whether the step was halved,
+    moved: Tensor = field(init=False)  # how many pixels the best point had moved
+
+    def __post_init__(self) -> None:
+        self.before = self.best = self.x_adv
+        self.gradient = self.best_gradient = torch.zeros_like(self.x)
+        self.loss = self.best_loss = self.reached = torch.full_like(self.step, -torch.inf)
+        self.raised = torch.full_like(self.step, -1)  # looking at the start raises the loss, but is no step
+        self.halved = torch.ones_like(self.y, dtype=torch.bool)
+        moved = _moved(self.x_adv, self.x)
+        self.moved = torch.where(moved > 0, moved, FIRST_SHARE * SPARSER * self.x[0].numel())
+
+    def climb_(
+        self, view: nn.Module, *, threat: Threat, steps: int, towards: Towards, survivors: Survivors | None
+    ) -> None:
+        """Take the steps, in place. With `survivors`, the images that get misclassified on the way leave."""
+        checkpoints, longest = checkpoints_of(threat, steps), self.step[:1]
+        for step in range(steps + 1):
+            if step > 0:
+                ahead = self._next(threat, inertia=INERTIA if step > 1 else 0.0)
+                self.x_adv, self.before = ahead, self.x_adv
+            logits = self._look_(view, towards(self.target))
+            if survivors is not None:
+                self.keep_(survivors.drop(self.x_adv, wrong(logits, self.y)))
+                if not len(self.y):
+                    return
+            if step in checkpoints and threat.norm == "l1":
+                self._adapt_sparsity_(longest)
+            elif step in checkpoints:
+                self._adapt_step_(window=checkpoints[step])
+
+    def keep_(self, rows: Tensor | None) -> None:
+        if rows is not None:
+            for name in fields(self):
+                setattr(self, name.name, getattr(self, name.name)[rows])
+
+    def _look_(self, view: nn.Module, criterion: Criterion) -> Tensor:
+        """The logits of x_adv; its loss and gradient are noted, and it becomes the best point where it is."""
+        logits, loss, gradient = loss_and_gradient(view, self.x_adv, self.y, criterion)
+        self.raised = self.raised + (loss > self.loss)
+        # a gradient that is not a number would make a point that is none, and the model's answer to it a false triumph
+        self.loss, self.gradient = loss, torch.nan_to_num(gradient)
+        better = loss > self.best_loss
+        self.best = torch.where(column(better, self.x), self.x_adv, self.best)
+        self.best_gradient = torch.where(column(better, self.x), self.gradient, self.best_gradient)
+        self.best_loss = torch.where(better, loss, self.best_loss)
+        return logits
+
+    def _next(self, threat: Threat, *, inertia: float) -> Tensor:
+        step = column(self.step, self.x)
+        if threat.norm == "l1":
+            # pixels already at the edge of the box cannot go further: spending the step on them would waste it
+            blocked = ((self.x_adv <= 0) & (self.gradient < 0)) | ((self.x_adv >= 1) & (self.gradient > 0))
+            direction = sparse_sign(torch.where(blocked, 0, self.gradient), (self.moved / SPARSER).long())
+            return threat.project(self.x_adv + step * direction, self.x)
+        ahead = threat.project(self.x_adv + step * threat.steepest(self.gradient), self.x)
+        if not inertia:
+            return ahead
+        mixed = self.x_adv + (1 - inertia) * (ahead - self.x_adv) + inertia * (self.x_adv - self.before)
+        return threat.project(mixed, self.x)
+
+    def _adapt_step_(self, *, window: int) -> None:
+        """Halve and go back to the best where too few steps rose, or where neither step nor best loss has changed."""
+        idle = ~self.halved & (self.best_loss <= self.reached)
+        self.halved = (self.raised < RISING * window) | idle
+        self.step = torch.where(self.halved, self.step / 2, self.step)
+        self.reached, self.raised = self.best_loss, torch.zeros_like(self.raised)
+        self._go_back_(self.halved)
+
+    def _adapt_sparsity_(self, longest: Tensor) -> None:
+        """Where the best point has grown sparser, go on from there with long steps; elsewhere make them shorter."""
+        moved = _moved(self.best, self.x)
+        sparser = moved < 0.95 * self.moved
+        self.step = torch.where(sparser, longest, torch.maximum(self.step / SPARSER, longest / 10))
+        self.moved = moved
+        self._go_back_(sparser)
+
+    def _go_back_(self, rows: Tensor) -> None:
+        self.x_adv = torch.where(column(rows, self.x), self.best, self.x_adv)
+        self.gradient = torch.where(column(rows, self.x), self.best_gradient, self.gradient)
+        self.loss = torch.where(rows, self.best_loss, self.loss)
+
+
+def checkpoints_of(threat: Threat, steps: int) -> dict[int, int]:
+    """Step → steps since the checkpoint before: 22, 41, 57, 70, 80, 87, 93, 99 of 100; in ℓ1 every 4 %."""
+    window, shrink, least = (max(percent * steps // 100, 1) for percent in (22, 3, 6))
+    if threat.norm == "l1":
+        window = least = max(4 * steps // 100, 1)
+    found, at = {}, window
+    while at <= steps:
+        found[at] = window
+        window = max(window - shrink, least)
+        at += window
+    return found
+
+
+def sparse_sign(gradient: Tensor, count: Tensor) -> Tensor:
+    """The signs of the count [B] coordinates that have the largest gradient, scaled to unit ℓ1 norm; at least one."""
+    size = gradient.abs().flatten(1)
+    last = count.clamp(1, size.shape[1])[:, None] - 1
+    least = size.sort(1, descending=True).values.gather(1, last)
+    chosen = torch.where(size >= least, gradient.flatten(1).sign(), 0)
+    return (chosen / chosen.abs().sum(1, keepdim=True).clamp_min(1)).view_as(gradient)
+
+
+def wrong(logits: Tensor, y: Tensor) -> Tensor:
+    """[B]; NaN logits count as wrong, as in the last word on it."""
+    return (logits.argmax(1) != y) | logits.isnan().any(1)
+
+
+def column(values: Tensor, x: Tensor) -> Tensor:
+    """[B] → [B, 1, ...], to go with a batch x."""
+    return values.view(-1, *[1] * (x.dim() - 1))
+
+
+def _moved(x_adv: Tensor, x: Tensor) -> Tensor:
+    return (x_adv != x).flatten(1).sum(1).float()

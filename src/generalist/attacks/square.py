@@ -1,0 +1,209 @@
+"""Square, the black-box attack by random search (Andriushchenko et al. 2020): forward passes and nothing else.
+
+One square window of each image is changed at a time, and the change stays if the margin of the label falls. The windows
+shrink with the number of queries alone, so their size is the same for all images; where they lie and what they hold is
+drawn from each image's own stream. Inside the search an image is [C, H·W] and a window a list of its pixels.
+"""
+
+import math
+from bisect import bisect_left
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from generalist.attacks.criteria import margin
+from generalist.attacks.survivors import Survivors
+from generalist.attacks.view import attack_view
+from generalist.core.errors import UserError
+from generalist.core.rng import ImageStreams, Source, per_image
+from generalist.core.threat import TINY, Norm, Threat
+from generalist.core.types import Count, Unit
+
+SCHEDULE = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # the windows' area halves after these, of 10 000 queries
+DECAY = {"l2": 2, "l1": 4}  # how steeply a bump falls off from its middle
+BLOCK = 64  # queries whose random numbers are drawn at once: one at a time costs more than a small model does
+PLACES, TURN = 4, 1  # random numbers a proposal uses for two corners and for the bump's direction; then one a channel
+# Margins closer than this are one number summed in two orders, as happens when the batch shrinks. The path of an image
+# must not depend on that.
+ROUNDING = 1e-6
+
+
+def square(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    threat: Threat,
+    queries: Count = 5000,
+    p_init: Unit = 0.8,
+    restarts: Count = 1,
+    generator: Source | None = None,
+) -> Tensor:
+    """x' misclassified where the search finds one, the image itself elsewhere: [B, C, H, W] → [B, C, H, W].
+
+    `queries` proposals follow the start, in each of the `restarts`; `p_init` is the share of the image that the first
+    windows cover.
+    """
+    if x.dim() != 4:
+        raise UserError(f"square attacks images [B, C, H, W], got a batch of shape {list(x.shape)}")
+    if min(queries, restarts) < 1:
+        raise UserError(f"square needs queries and restarts of at least 1, got {queries}, {restarts}")
+    x, (height, width) = x.detach(), x.shape[2:]
+    survivors = Survivors(model, x, y)
+    streams = per_image(generator, x, "square")
+    with attack_view(model) as view, torch.no_grad():
+        keep = survivors.drop(x, torch.ones_like(y, dtype=torch.bool))
+        streams = streams if keep is None else streams[keep]
+        for _ in range(restarts):
+            search = _Search(view, survivors, x, y, streams)
+            search.ask_(_start(search.x, search.streams, threat, height, width))
+            window = None
+            for query in range(queries):
+                if not len(survivors):
+                    break
+                side = _side(query / queries, p_init, height, width, threat.norm)
+                if window is None or window.side != side:
+                    window = _Window(side, height, width, threat.norm, x)
+                propose = _repaint if threat.norm == "linf" else _exchange
+                search.ask_(propose(search.x, search.best, search.draw(query), window, threat))
+            streams = search.streams
+    return survivors.x_adv
+
+
+class _Search:
+    """The best point so far of every image that is left, and its random numbers."""
+
+    def __init__(self, view: nn.Module, survivors: Survivors, x: Tensor, y: Tensor, streams: ImageStreams) -> None:
+        self._view, self._survivors, self._shape = view, survivors, x.shape[1:]
+        self.x, self.y = x[survivors.rows].flatten(2), y[survivors.rows]
+        self.best, self.margin = self.x, torch.full_like(self.y, -math.inf, dtype=x.dtype)
+        self.streams, self._block = streams, self.x
+
+    def draw(self, query: int) -> Tensor:
+        """The uniform numbers of one proposal, [B, PLACES + TURN + C]."""
+        if query % BLOCK == 0:
+            self._block = self.streams.uniform(BLOCK, PLACES + TURN + self._shape[0]).to(self.x)
+        return self._block[:, query % BLOCK]
+
+    def ask_(self, candidates: Tensor) -> None:
+        """One query an image: keep what raises the margin of the others; drop the images that are through."""
+        if not len(self.x):
+            return
+        images = candidates.view(-1, *self._shape)
+        logits = self._view(images).to(self.x)
+        value = margin(logits, self.y)
+        better = value > self.margin + ROUNDING * logits.abs().amax(1)
+        self.best = torch.where(better[:, None, None], candidates, self.best)
+        self.margin = torch.where(better, value, self.margin)
+        keep = self._survivors.drop(images, ~(value < 0))  # a tie or NaN counts: the model itself is asked
+        if keep is not None:
+            for name in ("x", "y", "best", "margin", "streams", "_block"):
+                setattr(self, name, getattr(self, name)[keep])
+
+
+def _side(progress: float, p_init: float, height: int, width: int, norm: Norm) -> int:
+    """The side of the windows once this share of the queries is spent."""
+    p = p_init / 2 ** bisect_left(SCHEDULE, int(10_000 * progress))
+    side = round(math.sqrt(p * height * width))
+    if norm != "linf":
+        side = max(side, 3) | 1  # a bump needs a middle
+    return min(max(side, 1), height, width)
+
+
+class _Window:
+    """A square of pixels that can lie anywhere in the image, and the bump it may hold."""
+
+    def __init__(self, side: int, height: int, width: int, norm: Norm, like: Tensor) -> None:
+        self.side, self._width = side, width
+        steps = torch.arange(side, device=like.device)
+        self._cells = (steps[:, None] * width + steps).flatten()
+        self._places = torch.tensor([height - side + 1, width - side + 1], device=like.device)
+        if norm != "linf":
+            bump = _bump(side, norm).to(like)
+            self.bump, self.turned = bump.flatten(), bump.t().flatten()
+
+    def at(self, draws: Tensor, channels: int) -> Tensor:
+        """The pixels [B, C, side²] of the window whose corner is drawn by two uniform numbers [B, 2]."""
+        corner = (draws * self._places).long()
+        cells = (corner[:, :1] * self._width + corner[:, 1:]) + self._cells
+        return cells[:, None].expand(-1, channels, -1)
+
+
+def _bump(side: int, norm: Norm) -> Tensor:
+    """[side, side] of unit norm: a hill in the upper half, the same hill upside down in the lower."""
+    upper, lower = _hill(side // 2, side, norm), _hill(side - side // 2, side, norm)
+    bump = torch.cat([upper, -lower])
+    return bump / bump.norm(p=2 if norm == "l2" else 1)
+
+
+def _hill(height: int, width: int, norm: Norm) -> Tensor:
+    """Σ_{k≥r} (k+1)^−DECAY at r pixels from the middle, of norm one."""
+    reach = max(height // 2, width // 2) + 1
+    falling = torch.arange(1, reach + 1, dtype=torch.float64).pow(-DECAY[norm]).flip(0).cumsum(0).flip(0)
+    rows, columns = (torch.arange(height) - height // 2).abs(), (torch.arange(width) - width // 2).abs()
+    hill = falling[torch.maximum(rows[:, None], columns)]
+    return hill / hill.norm(p=2 if norm == "l2" else 1).clamp_min(TINY)
+
+
+def _sign(draws: Tensor) -> Tensor:
+    return 1 - 2 * (draws < 0.5).to(draws)
+
+
+def _start(x: Tensor, streams: ImageStreams, threat: Threat, height: int, width: int) -> Tensor:
+    """ℓ∞: vertical stripes of ±eps. ℓ2 and ℓ1: a grid of bumps."""
+    channels = x.shape[1]
+    if threat.norm == "linf":
+        stripes = _sign(streams.uniform(channels, width).to(x))
+        return (x + threat.radius * stripes.repeat(1, 1, height)).clamp_(0, 1)
+    side = max(min(height, width) // 5, 1)
+    down, across = height // side, width // side
+    bump = _bump(side, threat.norm).to(x)
+    sign = _sign(streams.uniform(channels, down, 1, across, 1).to(x))
+    turn = streams.uniform(1, down, 1, across, 1).to(x) < 0.5
+    grid = sign * torch.where(turn, bump[:, None], bump.t()[:, None])
+    top, left = (height - down * side) // 2, (width - across * side) // 2
+    grid = grid.reshape(len(x), channels, down * side, across * side)
+    margins = (left, width - across * side - left, top, height - down * side - top)
+    return _fit(F.pad(grid, margins).flatten(2), x, threat)
+
+
+def _repaint(x: Tensor, best: Tensor, draws: Tensor, window: _Window, threat: Threat) -> Tensor:
+    """ℓ∞: the window at +eps or −eps, one sign a channel."""
+    pixels = window.at(draws[:, :2], x.shape[1])
+    sign = _sign(draws[:, PLACES + TURN :])[:, :, None] * threat.radius
+    original, current = x.gather(2, pixels), best.gather(2, pixels)
+    painted = (original + sign).clamp_(0, 1)
+    # What is there already would waste the query (half of them, for single gray pixels): take the other signs then.
+    idle = (painted == current).flatten(1).all(1)[:, None, None]
+    painted = torch.where(idle, (original - sign).clamp_(0, 1), painted)
+    return best.scatter(2, pixels, painted)
+
+
+def _exchange(x: Tensor, best: Tensor, draws: Tensor, window: _Window, threat: Threat) -> Tensor:
+    """ℓ2 and ℓ1: a bump added in one window, paid for with what was in it and in a second one."""
+    channels, power = x.shape[1], 2 if threat.norm == "l2" else 1
+    first, second = window.at(draws[:, :2], channels), window.at(draws[:, 2:PLACES], channels)
+    delta = best - x
+    unspent = (threat.radius**power - delta.norm(p=power, dim=(1, 2), keepdim=True) ** power).clamp_min(0)
+    old = delta.gather(2, first)
+    delta.scatter_(2, first, 0)
+    other = delta.gather(2, second)
+    delta.scatter_(2, second, 0)
+    old_size, other_size = (part.norm(p=power, dim=2, keepdim=True) for part in (old, other))
+    mass = unspent / channels + old_size**power + other_size**power
+    turn = draws[:, PLACES : PLACES + TURN] < 0.5
+    bump = torch.where(turn, window.turned, window.bump)[:, None] * _sign(draws[:, PLACES + TURN :])[:, :, None]
+    new = bump + old / old_size.clamp_min(TINY)
+    new = new * (mass ** (1 / power) / new.norm(p=power, dim=2, keepdim=True).clamp_min(TINY))
+    if threat.norm == "l1":
+        new = new * channels  # more than there is: the projection takes the excess where it matters least
+    return _fit(delta.scatter_(2, first, new), x, threat)
+
+
+def _fit(delta: Tensor, x: Tensor, threat: Threat) -> Tensor:
+    """ℓ2: scaled up or down to the radius, then the box. ℓ1: the nearest point of ball and box."""
+    if threat.norm == "l1":
+        return threat.project(x + delta, x)
+    size = threat.size(delta)[:, None, None]
+    return (x + delta * (threat.radius / size.clamp_min(TINY))).clamp_(0, 1)

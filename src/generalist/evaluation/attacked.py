@@ -1,0 +1,231 @@
+"""A model under a suite of attacks: a verdict for every image, attack and threat, and the record of it all."""
+
+import io
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from generalist.attacks import ATTACKS, counted_passes, misclassified, stage_streams
+from generalist.core.errors import RunError, UserError
+from generalist.core.files import write_atomically
+from generalist.core.threat import Threat
+from generalist.data import Split, ordered
+from generalist.evaluation.accuracy import percent
+from generalist.evaluation.red_flags import Flag, black_box, examine_model
+from generalist.evaluation.suite import Stage, Suite
+from generalist.evaluation.verdicts import Verdicts, example_ids, model_hash
+from generalist.version import __version__
+
+Progress = Callable[[str, int, int], None]
+"""(what is running, images done, images in all)"""
+
+BLACK_BOX = ("square",)
+FLAG_IMAGES = 128
+BALL_TOLERANCE = 1e-4  # of eps: float32 rounding of a projection
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """`verdicts[threat][stage]` is [N]: 1 survived, 0 broken, −1 not attacked (wrong already, or broken before)."""
+
+    suite: Suite
+    natural: Tensor
+    verdicts: Mapping[Threat, Mapping[str, Tensor]]
+    costs: Mapping[Threat, Mapping[str, Mapping[str, float]]]
+    examples: Sequence[str]
+    labels: Tensor
+    seed: int
+    model: str
+    flags: Sequence[Flag] = ()
+    x_adv: Mapping[Threat, Tensor] = field(default_factory=dict)
+
+    def robust(self, threat: Threat, column: str) -> Tensor:
+        """[N]: right unattacked and after every stage of the column."""
+        verdicts = self.natural.clone()
+        for label in self.suite.columns[column]:
+            verdicts &= self.verdicts[threat][label] != 0
+        return verdicts
+
+    def union(self, column: str) -> Tensor:
+        """[N]: robust under every threat, the true union."""
+        verdicts = self.natural.clone()
+        for threat in self.verdicts:
+            verdicts &= self.robust(threat, column)
+        return verdicts
+
+    def table(self) -> dict[str, dict[str, float]]:
+        """Percentages by threat and column; over several threats, the mean and the true union of each column."""
+        rows = {str(t): {c: percent(self.robust(t, c)) for c in self.suite.columns} for t in self.verdicts}
+        if len(rows) > 1:
+            mean = {c: round(sum(row[c] for row in rows.values()) / len(rows), 2) for c in self.suite.columns}
+            rows |= {"mean union": mean, "true union": {c: percent(self.union(c)) for c in self.suite.columns}}
+        return rows
+
+    def record(self) -> dict[str, Any]:
+        """Everything that another evaluator needs to check a number, image by image."""
+        return {
+            "suite": self.suite.name,
+            "cascade": self.suite.cascade,
+            "stages": {stage.label: stage.spec() for stage in self.suite.stages},
+            "seed": self.seed,
+            "model_sha256": self.model,
+            "versions": {"generalist": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            "images": len(self.natural),
+            "natural": percent(self.natural),
+            "accuracy": self.table(),
+            "costs": {str(threat): dict(costs) for threat, costs in self.costs.items()},
+            "red_flags": [flag.record() for flag in self.flags],
+            "examples": list(self.examples),
+            "per_image": {
+                "natural": self.natural.int().tolist(),
+                **{str(t): {label: v.tolist() for label, v in row.items()} for t, row in self.verdicts.items()},
+            },
+        }
+
+
+def evaluate_suite(
+    model: nn.Module,
+    split: Split,
+    suite: Suite,
+    *,
+    threats: Sequence[Threat],
+    seed: int = 0,
+    batch_size: int = 250,
+    limit: int | None = None,
+    workers: int = 0,
+    cache: Path | None = None,
+    keep_images: bool = False,
+    progress: Progress | None = None,
+) -> Attacked:
+    """The suite's verdicts and the red flags. Verdicts found in `cache` are not computed again."""
+    name = model_hash(model)
+    attacked = attack_suite(
+        model, split, suite, threats=threats, batch_size=batch_size, limit=limit, workers=workers,
+        verdicts=Verdicts(cache, model=name, seed=seed), keep_images=keep_images, progress=progress,
+    )  # fmt: skip
+    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    some = min(FLAG_IMAGES, limit or FLAG_IMAGES)
+    batch = next(ordered(split, batch_size=some, device=device, workers=workers, limit=some))
+    flags = examine_model(model, batch.x, batch.y, threat=threats[0], seed=seed)
+    flags += [flag for threat in threats if (flag := _black_box(attacked, threat)) is not None]
+    return replace(attacked, flags=tuple(flags))
+
+
+def _black_box(attacked: Attacked, threat: Threat) -> Flag | None:
+    verdicts = attacked.verdicts[threat]
+    blind = [stage.label for stage in attacked.suite.stages if stage.attack in BLACK_BOX]
+    seeing = [stage.label for stage in attacked.suite.stages if stage.attack not in BLACK_BOX]
+    if not blind or not seeing:
+        return None
+    survives = torch.stack([verdicts[label] != 0 for label in seeing]).all(0)
+    broken = torch.stack([verdicts[label] == 0 for label in blind]).any(0)
+    return black_box(attacked.natural, survives, broken)
+
+
+def attack_suite(
+    model: nn.Module,
+    split: Split,
+    suite: Suite,
+    *,
+    threats: Sequence[Threat],
+    batch_size: int = 250,
+    limit: int | None = None,
+    workers: int = 0,
+    verdicts: Verdicts,
+    keep_images: bool = False,
+    progress: Progress | None = None,
+) -> Attacked:
+    """Run every stage on the images it is owed; verdicts that are known already are not computed again.
+
+    With `keep_images` the attacked images come back too, so nothing is taken from earlier verdicts.
+    """
+    if not threats:
+        raise UserError("an evaluation needs at least one threat, such as linf:8/255")
+    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    seed = verdicts.seed
+    store = Verdicts(None, model=verdicts.model, seed=seed) if keep_images else verdicts
+    natural, examples, images, labels = _natural(model, split, batch_size, limit, workers, device)
+    result: dict[Threat, dict[str, Tensor]] = {}
+    costs: dict[Threat, dict[str, Mapping[str, float]]] = {}
+    x_adv: dict[Threat, Tensor] = {}
+    for threat in threats:
+        alive, result[threat], costs[threat] = natural.clone(), {}, {}
+        if keep_images:
+            x_adv[threat] = images.clone()
+        for stage in suite.stages:
+            owed = alive if suite.cascade else natural
+            known, cost = store.read(threat, stage)
+            found = torch.full((len(natural),), -1, dtype=torch.int8)
+            for index in owed.nonzero()[:, 0].tolist():
+                found[index] = int(known.get(examples[index], -1))
+            missing = (owed & (found == -1)).nonzero()[:, 0]
+            for rows in missing.split(batch_size) if len(missing) else ():
+                x, y = images[rows].to(device), labels[rows].to(device)
+                started = time.perf_counter()
+                with counted_passes() as passes:
+                    attacked, robust = _attack(model, x, y, stage, threat, seed)
+                spent = {
+                    "seconds": time.perf_counter() - started,
+                    "forward": passes.forward,
+                    "backward": passes.backward,
+                }
+                cost = {key: cost[key] + value for key, value in spent.items()}
+                found[rows] = robust.cpu().to(torch.int8)
+                store.write(threat, stage, {examples[row]: bool(found[row]) for row in rows.tolist()}, spent)
+                if keep_images:
+                    fresh = alive[rows]  # what broke an image first is what is kept of it
+                    x_adv[threat][rows[fresh]] = attacked.cpu()[fresh]
+                if progress:
+                    done = int((found[owed] != -1).sum())
+                    progress(f"{threat} {stage.label}", done, int(owed.sum()))
+            result[threat][stage.label] = found
+            costs[threat][stage.label] = {key: round(value, 3) for key, value in cost.items()}
+            alive &= found != 0
+    return Attacked(suite, natural, result, costs, examples, labels, seed, verdicts.model, x_adv=x_adv)
+
+
+def _natural(
+    model: nn.Module, split: Split, batch_size: int, limit: int | None, workers: int, device: torch.device
+) -> tuple[Tensor, list[str], Tensor, Tensor]:
+    right, names, images, labels = [], list[str](), [], []
+    for x, y, _ in ordered(split, batch_size=batch_size, device=device, workers=workers, limit=limit):
+        right.append(~misclassified(model, x, y).cpu())
+        names += example_ids(x, y)
+        images.append(x.cpu())
+        labels.append(y.cpu())
+    return torch.cat(right), names, torch.cat(images), torch.cat(labels)
+
+
+def _attack(model: nn.Module, x: Tensor, y: Tensor, stage: Stage, threat: Threat, seed: int) -> tuple[Tensor, Tensor]:
+    """The attacked images and which of them survive: recomputed on what came back, which must lie in ball and box."""
+    streams = stage_streams(seed, stage.label, threat, x)
+    attacked = ATTACKS.get(stage.attack)(model, x, y, threat=threat, generator=streams, **stage.options)
+    far = (threat.size(attacked - x) > threat.radius * (1 + BALL_TOLERANCE)).any()
+    if far or attacked.min() < 0 or attacked.max() > 1 or not torch.isfinite(attacked).all():
+        raise RunError(f"attack {stage.label} left the ball {threat} or the box; its verdicts would be worthless")
+    return attacked, ~misclassified(model, attacked, y)
+
+
+def save_attacked(path: Path, results: Mapping[str, Attacked]) -> None:
+    """The attacked images of one model as .npz: threats, labels, and for each threat i x_adv_i and robust_i.
+
+    An image's x_adv is what broke it, or the last attack's try where nothing did.
+    """
+    if len(results) != 1:
+        raise UserError(f"--save-adv takes one model, got {len(results)}; give one target, and --global for a run")
+    (result,) = results.values()
+    arrays: dict[str, Any] = {"threats": np.array([str(threat) for threat in result.x_adv]), "y": result.labels.numpy()}
+    arrays["natural"] = result.natural.numpy()
+    for index, (threat, x_adv) in enumerate(result.x_adv.items()):
+        survived = torch.stack([verdicts != 0 for verdicts in result.verdicts[threat].values()]).all(0)
+        arrays |= {f"x_adv_{index}": x_adv.numpy(), f"robust_{index}": (result.natural & survived).numpy()}
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)
+    write_atomically(path, buffer.getvalue())

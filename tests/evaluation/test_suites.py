@@ -1,0 +1,285 @@
+"""Suites: what they report, that nothing depends on how the work is split, and that nothing is computed twice."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from flawed import Quantised, digits_model
+
+import generalist
+from generalist import Threat, UserError, load_suite
+from generalist.attacks import counted_passes, misclassified
+from generalist.data import ArraySplit
+from generalist.evaluation import Suite, Verdicts, evaluate_suite, model_hash
+from generalist.evaluation.attacked import attack_suite
+
+LINF, L2 = Threat.parse("linf:1/10"), Threat.parse("l2:2/5")
+
+
+@pytest.fixture(scope="module")
+def robust(tmp_path_factory):
+    model, x, y = digits_model(tmp_path_factory.mktemp("run"))
+    return model, ArraySplit(x, y)
+
+
+def small(*names, cascade=True):
+    """The shipped stages with small budgets."""
+    budgets = {"APGD_ce": {"steps": 15}, "APGD_t": {"steps": 10, "targets": 3}, "FAB_t": {"steps": 10, "targets": 2}}
+    budgets |= {"Square": {"queries": 60}, "PGD20": {}}
+    stages = [stage for stage in load_suite("paper").stages if stage.label in names]
+    stages = [type(s)(s.label, s.attack, {**s.options, **budgets.get(s.label, {})}) for s in stages]
+    return Suite("small", tuple(stages), {"all": names, **{n: (n,) for n in names if not cascade}}, cascade)
+
+
+FOUR = ("APGD_ce", "APGD_t", "FAB_t", "Square")
+
+
+def run(model, split, suite, threats=(LINF,), **options):
+    return evaluate_suite(model, split, suite, threats=threats, **options)
+
+
+def test_verdicts_do_not_depend_on_batch_size_order_or_split(robust):
+    model, split = robust
+    suite = small(*FOUR)
+    whole = run(model, split, suite, (LINF, L2))
+    for batch_size in (1, 7, 500):
+        other = run(model, split.take(torch.arange(12)), suite, (LINF, L2), batch_size=batch_size)
+        for threat in (LINF, L2):
+            assert torch.equal(other.robust(threat, "all"), whole.robust(threat, "all")[:12])
+    back = torch.arange(len(split)).flip(0)
+    turned = run(model, split.take(back), suite, (LINF, L2), batch_size=50)
+    for threat in (LINF, L2):
+        for label in FOUR:
+            assert torch.equal(turned.verdicts[threat][label], whole.verdicts[threat][label][back])
+    assert 0 < whole.robust(LINF, "all").sum() < whole.natural.sum()
+
+
+def test_a_larger_suite_never_raises_the_figure_and_a_cascade_reports_what_standing_alone_does(robust):
+    model, split = robust
+    alone = run(model, split, small(*FOUR, cascade=False))
+    cascade = run(model, split, small(*FOUR))
+    assert torch.equal(alone.robust(LINF, "all"), cascade.robust(LINF, "all"))
+    for count in range(1, 4):
+        fewer = run(model, split, small(*FOUR[:count]))
+        assert not (cascade.robust(LINF, "all") & ~fewer.robust(LINF, "all")).any()
+    for label in FOUR:
+        assert cascade.robust(LINF, "all").sum() <= alone.robust(LINF, label).sum()
+    costs = cascade.costs[LINF]
+    assert costs["FAB_t"]["forward"] < alone.costs[LINF]["FAB_t"]["forward"]
+
+
+def test_the_record_says_everything(robust):
+    model, split = robust
+    record = run(model, split, small("APGD_ce", "Square"), (LINF, L2), limit=30, seed=3).record()
+    again = json.loads(json.dumps(record))
+    assert again["accuracy"].keys() == {"linf:1/10", "l2:2/5", "mean union", "true union"}
+    assert again["accuracy"]["true union"]["all"] <= again["accuracy"]["mean union"]["all"]
+    assert again["seed"] == 3
+    assert again["model_sha256"] == model_hash(model)
+    assert again["stages"]["Square"]["queries"] == 60
+    assert again["versions"]["torch"] == torch.__version__
+    assert len(again["examples"]) == len(again["per_image"]["linf:1/10"]["Square"]) == again["images"] == 30
+    cost = again["costs"]["l2:2/5"]
+    assert cost["APGD_ce"]["backward"] > 0
+    assert cost["Square"]["forward"] > cost["Square"]["backward"] == 0
+    assert cost["APGD_ce"]["seconds"] > 0
+
+
+def test_a_finished_evaluation_costs_nothing_and_others_reuse_its_verdicts(robust, tmp_path):
+    model, split = robust
+    first = run(model, split, small("APGD_ce"), cache=tmp_path)
+    name = model_hash(model)
+    with counted_passes() as passes:
+        again = attack_suite(
+            model, split, small("APGD_ce"), threats=[LINF], verdicts=Verdicts(tmp_path, model=name, seed=0)
+        )
+    assert passes.backward == 0
+    assert torch.equal(first.robust(LINF, "all"), again.robust(LINF, "all"))
+    assert again.costs[LINF]["APGD_ce"] == first.costs[LINF]["APGD_ce"]
+    with counted_passes() as passes:
+        longer = small("APGD_ce", "Square")
+        attack_suite(model, split, longer, threats=[LINF], verdicts=Verdicts(tmp_path, model=name, seed=0))
+    assert passes.backward == 0
+    for other in ({"seed": 1}, {"model": "another"}):
+        with counted_passes() as passes:
+            key = {"model": name, "seed": 0} | other
+            attack_suite(model, split, small("APGD_ce"), threats=[LINF], verdicts=Verdicts(tmp_path, **key), limit=60)
+        assert passes.backward > 0
+
+
+def test_verdicts_survive_a_line_cut_short(robust, tmp_path):
+    model, split = robust
+    first = run(model, split, small("APGD_ce"), cache=tmp_path, batch_size=40)
+    (path,) = tmp_path.glob("*.jsonl")
+    path.write_bytes(path.read_bytes()[:-25])
+    again = run(model, split, small("APGD_ce"), cache=tmp_path, batch_size=40)
+    assert torch.equal(first.robust(LINF, "all"), again.robust(LINF, "all"))
+    whole = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    assert len({name for row in whole for name in row["robust"]}) == int(first.natural.sum())
+
+
+def test_a_masked_model_is_exposed_and_flagged(tmp_path):
+    model, x, y = digits_model(tmp_path, natural=True)
+    masked = Quantised(model, levels=6)
+    result = run(masked, ArraySplit(x, y), small("PGD20", "Square"), (Threat.parse("linf:1/5"),))
+    survived = {
+        label: int((result.verdicts[Threat.parse("linf:1/5")][label] == 1).sum()) for label in ("PGD20", "Square")
+    }
+    assert survived["Square"] < 0.8 * survived["PGD20"]
+    names = {flag.name for flag in result.flags}
+    assert {"zero_gradients", "huge_eps", "black_box"} <= names
+
+
+def test_attacked_images_can_be_kept_and_are_what_they_are_said_to_be(robust):
+    model, split = robust
+    result = run(model, split, small("APGD_ce", "Square"), (LINF, L2), keep_images=True)
+    for threat in (LINF, L2):
+        x_adv = result.x_adv[threat]
+        wrong = misclassified(model, x_adv, split.labels)
+        assert torch.equal(~wrong & result.natural, result.robust(threat, "all"))
+        assert (threat.size(x_adv - split.images) <= threat.radius * 1.0001).all()
+
+
+def test_the_model_is_put_back_even_when_interrupted(robust, monkeypatch):
+    model, split = robust
+    model.train()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(model, split, small("APGD_ce"), progress=interrupted)
+    assert all(module.training for module in model.modules())
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    model.eval()
+
+
+@pytest.mark.parametrize(("classes", "channels"), [(2, 1), (3, 3)])
+def test_few_classes_one_image_gray_or_colour(classes, channels):
+    model = generalist.build_model("small_cnn", classes=classes, channels=channels, size=8, width=4)
+    x = torch.rand(9, channels, 8, 8, generator=torch.Generator().manual_seed(0))
+    y = model.eval()(x).argmax(1)
+    with pytest.warns(UserWarning, match="margin"):
+        result = run(model, ArraySplit(x, y), small(*FOUR), (LINF, L2))
+        alone = run(model, ArraySplit(x[:1], y[:1]), small(*FOUR), (LINF, L2))
+    for threat in (LINF, L2):
+        assert torch.equal(alone.robust(threat, "all"), result.robust(threat, "all")[:1])
+
+
+def test_a_suite_of_ones_own(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("cascade: false\nattacks:\n  - {attack: pgd, steps: 3, label: short}\n  - mim\n")
+    suite = load_suite(path)
+    assert [stage.label for stage in suite.stages] == ["short", "mim"]
+    assert suite.columns == {"short": ("short",), "mim": ("mim",), "mine": ("short", "mim")}
+    assert not suite.cascade
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("attacks: [pgdd]", "did you mean 'pgd'"), ("attacks: [{attack: pgd, stepz: 1}]", "did you mean 'steps'"),
+     ("attacks: [{steps: 1}]", "needs `attack`"), ("attacks: []", "list of `attacks`"), ("[1, 2", "not readable YAML"),
+     ("attacks: [pgd, pgd]", "share a label"), ("attack: [pgd]", "list of `attacks`"),
+     ("attacks: [pgd]\ncascad: true", "did you mean 'cascade'")],
+)  # fmt: skip
+def test_a_mistake_in_a_suite_is_one_clear_line(tmp_path, text, says):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=says) as error:
+        load_suite(path)
+    assert "\n" not in str(error.value)
+
+
+def test_the_paper_suite_has_the_columns_of_the_tables():
+    suite = load_suite("paper")
+    printed = ["PGD20", "PGD100", "MIM", "CW", "APGD_ce", "APGD_dlr", "APGD_t", "FAB_t", "Square", "AA"]
+    assert list(suite.columns) == printed
+    budgets = {stage.label: stage.options for stage in suite.stages}
+    assert (budgets["PGD20"]["steps"], budgets["PGD100"]["steps"]) == (20, 100)
+    assert (budgets["APGD_ce"]["steps"], budgets["APGD_t"]["steps"], budgets["APGD_t"]["targets"]) == (100, 100, 9)
+    assert (budgets["FAB_t"]["steps"], budgets["FAB_t"]["targets"], budgets["Square"]["queries"]) == (100, 9, 5000)
+
+
+FOREIGN = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, num_classes=10):
+        super().__init__()
+        self.fc = nn.Linear(64, num_classes)
+    def forward(self, x):
+        return self.fc(x.flatten(1))
+"""
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """Somebody's module with somebody's weights, and images of their own."""
+    (tmp_path / "theirs.py").write_text(FOREIGN)
+    split = generalist.load_dataset("digits").test
+    x = split.images[:60].float() / 255
+    centres = torch.stack([x[split.labels[:60] == k].mean(0).flatten() for k in range(10)])
+    weights = {"fc.weight": 4 * centres, "fc.bias": -2 * centres.square().sum(1)}
+    torch.save({"state_dict": weights}, tmp_path / "theirs.pt")
+    labels = split.labels[:60].numpy()
+    np.savez(tmp_path / "theirs.npz", x_train=x.numpy(), y_train=labels, x_test=x.numpy(), y_test=labels)
+    return tmp_path
+
+
+def command(folder, *more):
+    base = [sys.executable, "-m", "generalist", "eval", "--model", "theirs:Net", "--weights", "theirs.pt"]
+    return [*base, "--data", "theirs.npz", "--threat", "linf:1/20", "--threat", "l2:1/4", *more]
+
+
+def environment(folder):
+    return {**os.environ, "GENERALIST_CACHE": str(folder / "cache")}
+
+
+def test_anybodys_model_is_attacked_from_the_command_line(foreign):
+    more = ("--suite", "quick", "--save-adv", "adv.npz", "--json", "record.json")
+    done = subprocess.run(
+        command(foreign, *more), cwd=foreign, env=environment(foreign), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "theirs:Net" in done.stdout
+    (record,) = json.loads((foreign / "record.json").read_text()).values()
+    assert record["images"] == 60
+    adv = np.load(foreign / "adv.npz")
+    assert adv["threats"].tolist() == ["linf:1/20", "l2:1/4"]
+    assert np.abs(adv["x_adv_0"] - np.load(foreign / "theirs.npz")["x_test"]).max() <= 0.05 + 1e-5
+    assert 100 * adv["robust_0"].mean() == pytest.approx(record["accuracy"]["linf:1/20"]["quick"], abs=0.01)
+
+
+def test_killed_and_run_again_it_goes_on(foreign):
+    (foreign / "mine.yaml").write_text(
+        "attacks: [{attack: apgd-ce, steps: 20}, {attack: fab-t, steps: 10, targets: 2}, {attack: square, queries: 100}]"
+    )
+    more = ("--suite", "mine.yaml", "--batch-size", "6", "--json")
+    reference = subprocess.run(
+        command(foreign, *more), cwd=foreign, env=environment(foreign), capture_output=True, text=True
+    )
+    cache = foreign / "cache"
+    for path in cache.glob("*"):
+        path.unlink()
+    process = subprocess.Popen(command(foreign, *more), cwd=foreign, env=environment(foreign), stdout=subprocess.PIPE)
+    deadline = time.monotonic() + 60
+    while not any(path.stat().st_size for path in cache.glob("*.jsonl")) and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    rows = sum(len(path.read_text().splitlines()) for path in cache.glob("*.jsonl"))
+    again = subprocess.run(
+        command(foreign, *more), cwd=foreign, env=environment(foreign), capture_output=True, text=True
+    )
+    (ours,), (theirs,) = (json.loads(done.stdout).values() for done in (again, reference))
+    assert rows > 0
+    assert ours["per_image"] == theirs["per_image"]
+    assert ours["accuracy"] == theirs["accuracy"]
