@@ -25,7 +25,8 @@ from generalist.core.registry import Registry
 ATTACKS: Registry[Callable[..., Tensor]] = Registry("attack", runtime=("threat", "generator", "criterion"))
 """By the names that suites use; the remaining keyword-only arguments are their fields."""
 
-for _name, _attack in {"pgd": pgd, "mim": mim, "cw": cw, "apgd-dlr": apgd_dlr, **dict(STANDARD.values())}.items():
+_NAMED: dict[str, Callable[..., Tensor]] = {"pgd": pgd, "mim": mim, "cw": cw, "apgd-dlr": apgd_dlr}
+for _name, _attack in [*_NAMED.items(), *STANDARD.values()]:
     ATTACKS.register(_name)(_attack)
 
 __all__ = [
