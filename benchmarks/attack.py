@@ -59,7 +59,7 @@ def compare(title: str, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor
         with contextlib.redirect_stdout(io.StringIO()):
             attack = pyautoattack.AutoAttack(model, norm=norm, eps=threat.radius, device="cpu", seed=0)
             attack.verbose = False
-            return attack.run_standard_evaluation(x, y, batch_size=len(x))
+            return attack.run_standard_evaluation(x, y, batch_size=len(x))[0]
 
     seconds, verdicts = {}, {}
     for name, run in (("ours", ours), (PEER, theirs)):

@@ -62,7 +62,7 @@ def test_dry_run_tells_the_plan_and_writes_nothing(cli: Cli, tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
     assert plain.code == 0
     assert ESCAPE not in plain.out
-    for text in ("linf:1/4", "1222 train", "24 epochs of 19 steps", "16, 18, 20, 22"):
+    for text in ("linf:3/10", "1222 train", "24 epochs of 19 steps", "16, 18, 20, 22"):
         assert text in plain.out
     assert {name: row["live_epochs"] for name, row in facts["learners"].items()} == {
         "linf": 24, "natural": 8, "l2": 8,
@@ -79,7 +79,7 @@ def test_training_prints_plain_lines_and_a_table(cli: Cli, tmp_path: Path) -> No
     assert [line.split(":")[0] for line in outcome.err.splitlines() if line.startswith("epoch")] == [
         f"epoch {epoch} {model}" for epoch in (1, 2, 3) for model in ("global", "linf")
     ]
-    assert "PGD2 linf:1/4" in outcome.out
+    assert "PGD2 linf:3/10" in outcome.out
     assert "worst of all" not in outcome.out
     assert "generalist eval 'a folder'" in outcome.out
     again = cli("train", "digits-at", *TINY, "--out", "a folder", "--resume")
@@ -128,7 +128,7 @@ def test_eval_records_keep_the_radius_as_a_fraction(cli: Cli, copied: Path, fast
 def test_eval_progress_stays_off_standard_output(cli: Cli, copied: Path, fast: Path) -> None:
     quiet = cli("eval", copied, "--n", "20", "--suite", fast, "--quiet")
     assert quiet.err == ""
-    assert "fast linf:1/4" in quiet.out
+    assert "fast linf:3/10" in quiet.out
     assert ESCAPE not in quiet.out
 
 

@@ -129,7 +129,7 @@ def test_merging_leaves_its_arguments_alone() -> None:
         ("data.root=/elsewhere", None),
         ("training.checkpoint_minutes=1", None),
         ("training.epochs=7", "training.epochs is 7 here and 24 there"),
-        ("learners.linf.objective.threat=linf:1/3", "linf:1/3' here and 'linf:1/4' there"),
+        ("learners.linf.objective.threat=linf:1/3", "linf:1/3' here and 'linf:3/10' there"),
     ],
 )
 def test_only_what_decides_results_makes_a_difference(change: str, said: str | None) -> None:

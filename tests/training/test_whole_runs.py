@@ -139,7 +139,7 @@ def test_a_broken_checkpoint_with_none_before_it_is_an_error(tmp_path):
     stopped_after(tiny(), out, step=3)
     for path in (out / "checkpoints").glob("*.safetensors"):
         path.write_bytes(b"nothing")
-    with pytest.warns(UserWarning, match="step-"), pytest.raises(UserError, match="corrupt"):
+    with pytest.raises(UserError, match=r"step-\d+ is corrupt"):
         generalist.train(tiny(), out=out, resume=True)
 
 

@@ -1,0 +1,58 @@
+"""The standard cascade: image by image against its authors' own code, and never above any of its parts."""
+
+import contextlib
+import io
+
+import pytest
+import torch
+from oracles import natural_digits, robust_digits
+
+from generalist import Threat
+from generalist.attacks import STANDARD, autoattack, misclassified, stage_streams
+
+CASES = [Threat.parse("linf:1/5"), Threat.parse("l2:3/4")]
+
+
+def theirs(model, x, y, threat):
+    """Whether each image survives the authors' standard version."""
+    package = pytest.importorskip("pyautoattack")
+    norm = {"linf": "Linf", "l2": "L2"}[threat.norm]
+    with contextlib.redirect_stdout(io.StringIO()), torch.random.fork_rng():
+        attack = package.AutoAttack(model, norm=norm, eps=threat.radius, version="standard", device="cpu", seed=0)
+        attack.verbose = False
+        x_adv = attack.run_standard_evaluation(x, y, batch_size=len(x))[0]
+    return ~misclassified(model, x_adv, y)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("threat", CASES, ids=str)
+def test_verdicts_agree_with_the_authors_own_on_500_images(threat):
+    model, x, y = robust_digits(threat.norm).first(500)
+    x_adv = autoattack(model, x, y, threat=threat)
+    ours = ~misclassified(model, x_adv, y)
+    reference = theirs(model, x, y, threat)
+    assert 50 < reference.sum() < 450, "too easy to tell two attacks apart"
+    assert (ours == reference).float().mean() >= 0.99
+    assert 100 * (ours.float().mean() - reference.float().mean()) <= 0.5
+    assert (threat.size(x_adv - x) <= threat.radius * (1 + 1e-5)).all()
+
+
+@pytest.mark.parametrize("threat", CASES, ids=str)
+def test_never_above_any_of_its_parts_and_reproducible(threat):
+    model, x, y = robust_digits(threat.norm).first(60)
+    survives = ~misclassified(model, autoattack(model, x, y, threat=threat), y)
+    assert torch.equal(survives, ~misclassified(model, autoattack(model, x, y, threat=threat), y))
+    for label, (_, attack) in STANDARD.items():
+        alone = attack(model, x, y, threat=threat, generator=stage_streams(0, label, threat, x))
+        assert not (survives & misclassified(model, alone, y)).any(), label
+
+
+def test_a_model_that_is_not_robust_falls_and_an_image_that_is_wrong_comes_back_as_it_was():
+    model, x, y = natural_digits().first(64)
+    wrong = misclassified(model, x, y)
+    y = y.clone()
+    y[0] = (y[0] + 1) % 10
+    x_adv = autoattack(model, x, y, threat=CASES[0])
+    assert torch.equal(x_adv[0], x[0])
+    assert (~misclassified(model, x_adv, y)).float().mean() < 0.05
+    assert wrong.float().mean() < 0.1
