@@ -23,7 +23,6 @@ from generalist.core.files import write_atomically, write_json
 from generalist.models import load_model
 from generalist.recipe import Recipe, first_difference, parse_recipe
 from generalist.report.console import Reporter, Silent
-from generalist.report.figures import draw_run
 from generalist.training.guards import interrupts, sole_owner
 from generalist.training.instruments import drift
 from generalist.training.journal import Journal, read_journal
@@ -117,6 +116,8 @@ def train(
                 bad_steps=recipe.training.bad_steps,
             )
         write_json(folder / "summary.json", _summary(folder, experiment))
+        from generalist.report.figures import draw_run  # matplotlib is slow to import, and for this alone
+
         draw_run(read_journal(folder / "metrics.jsonl"), folder / "figures", title=recipe.name)
     return Run(folder)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from oracles import natural_digits, robust_digits
 from generalist import Threat
 from generalist.attacks import STANDARD, autoattack, misclassified, stage_streams
 
-CASES = [Threat.parse("linf:1/5"), Threat.parse("l2:3/4")]
+CASES = [Threat.parse("linf:3/20"), Threat.parse("l2:3/4")]  # the radii the models were trained at
 
 
 def theirs(model, x, y, threat):
@@ -31,14 +32,17 @@ def test_verdicts_agree_with_the_authors_own_on_500_images(threat):
     x_adv = autoattack(model, x, y, threat=threat)
     ours = ~misclassified(model, x_adv, y)
     reference = theirs(model, x, y, threat)
-    assert 50 < reference.sum() < 450, "too easy to tell two attacks apart"
+    assert 100 < reference.sum() < 400, "too easy to tell two attacks apart"
     assert (ours == reference).float().mean() >= 0.99
     assert 100 * (ours.float().mean() - reference.float().mean()) <= 0.5
     assert (threat.size(x_adv - x) <= threat.radius * (1 + 1e-5)).all()
 
 
 @pytest.mark.parametrize("threat", CASES, ids=str)
-def test_never_above_any_of_its_parts_and_reproducible(threat):
+def test_never_above_any_of_its_parts_and_reproducible(threat, monkeypatch):
+    budgets = {"Square": {"queries": 100}, "FAB_t": {"steps": 10}, "APGD_t": {"steps": 10}, "APGD_ce": {"steps": 20}}
+    for label, (name, attack) in STANDARD.items():
+        monkeypatch.setitem(STANDARD, label, (name, partial(attack, **budgets[label])))
     model, x, y = robust_digits(threat.norm).first(60)
     survives = ~misclassified(model, autoattack(model, x, y, threat=threat), y)
     assert torch.equal(survives, ~misclassified(model, autoattack(model, x, y, threat=threat), y))

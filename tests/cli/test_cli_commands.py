@@ -103,7 +103,7 @@ def test_eval_of_two_runs_of_one_name_is_one_table(cli: Cli, copied: Path, fast:
     other = shutil.copytree(copied, copied.parent / "elsewhere" / copied.name)
     outcome = cli("eval", copied, other, "--n", "20", "--suite", fast, "--global")
     assert outcome.code == 0
-    rows = [line for line in outcome.out.splitlines() if "/global" in line]
+    rows = [line for line in outcome.out.splitlines() if "/global" in line and "│" in line]
     assert len(rows) == 2
     assert f"{copied}/global" in rows[0]
     assert f"{other}/global" in rows[1]

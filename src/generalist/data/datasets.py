@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from generalist.core.errors import UserError
@@ -32,6 +31,8 @@ _OWN_ROOT = ("folder", "npz")
 @DATASETS.register("digits")
 def digits(root: Path, *, size: int | None) -> Parts:
     """The 1797 handwritten digits of 8 × 8 that come with scikit-learn; always the same fifth is the test split."""
+    from sklearn.datasets import load_digits  # slow to import, and for this alone
+
     data = load_digits()
     images = torch.from_numpy((data.images * 255 / 16).round()).to(torch.uint8).unsqueeze(1)
     split = ArraySplit(images, torch.from_numpy(data.target).long())
