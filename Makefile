@@ -22,9 +22,9 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY) ## train NT, AT and Generalist-T on digits, attack them, print the trade-off (a few minutes)
 	@rm -rf $(RUNS)
-	$(BIN)/generalist train digits-nt --out $(RUNS)/nt
-	$(BIN)/generalist train digits-at --out $(RUNS)/at
-	$(BIN)/generalist train digits-generalist-t --out $(RUNS)/generalist-t
+	$(BIN)/generalist train digits-nt --set select=last --out $(RUNS)/nt
+	$(BIN)/generalist train digits-at --set select=last --out $(RUNS)/at
+	$(BIN)/generalist train digits-generalist-t --set select=last --out $(RUNS)/generalist-t
 	$(BIN)/generalist eval $(RUNS)/nt $(RUNS)/at $(RUNS)/generalist-t
 	@echo "figures: $(RUNS)/*/figures/*.png"
 

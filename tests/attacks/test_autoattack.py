@@ -26,13 +26,13 @@ def theirs(model, x, y, threat):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("threat", CASES, ids=str)
-def test_verdicts_agree_with_the_authors_own_on_500_images(threat):
-    model, x, y = robust_digits(threat.norm).first(500)
+@pytest.mark.parametrize(("threat", "count"), [(CASES[0], 500), (CASES[1], 120)], ids=str)
+def test_verdicts_agree_with_the_authors_own(threat, count):
+    model, x, y = robust_digits(threat.norm).first(count)
     x_adv = autoattack(model, x, y, threat=threat)
     ours = ~misclassified(model, x_adv, y)
     reference = theirs(model, x, y, threat)
-    assert 100 < reference.sum() < 400, "too easy to tell two attacks apart"
+    assert 0.2 < reference.float().mean() < 0.8, "too easy to tell two attacks apart"
     assert (ours == reference).float().mean() >= 0.99
     assert 100 * (ours.float().mean() - reference.float().mean()) <= 0.5
     assert (threat.size(x_adv - x) <= threat.radius * (1 + 1e-5)).all()

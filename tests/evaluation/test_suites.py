@@ -262,7 +262,7 @@ def test_killed_and_run_again_it_goes_on(foreign):
     (foreign / "mine.yaml").write_text(
         "attacks: [{attack: apgd-ce, steps: 9}, {attack: fab-t, steps: 9, targets: 2}, {attack: square, queries: 99}]"
     )
-    more = ("--suite", "mine.yaml", "--batch-size", "6", "--json")
+    more = ("--suite", "mine.yaml", "--batch-size", "12", "--json")
     reference = subprocess.run(
         command(foreign, *more), cwd=foreign, env=environment(foreign), capture_output=True, text=True
     )

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.io import loadmat
 
 from generalist.core.errors import UserError
 from generalist.data.locate import Layout, locate
@@ -19,6 +18,8 @@ def read_svhn(root: Path, classes: tuple[str, ...]) -> Parts:
 
 
 def _split(path: Path) -> ArraySplit:
+    from scipy.io import loadmat  # slow to import, and for this alone
+
     try:
         content = loadmat(str(path), variable_names=["X", "y"])
         pixels, labels = content["X"], content["y"].reshape(-1).astype(np.int64)
