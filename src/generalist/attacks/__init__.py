@@ -17,6 +17,7 @@ from generalist.attacks.criteria import cross_entropy, margin
 from generalist.attacks.cw import cw
 from generalist.attacks.fab import fab_distance, fab_t
 from generalist.attacks.mim import mim
+from generalist.attacks.pace import watched
 from generalist.attacks.pgd import fgsm, pgd
 from generalist.attacks.square import square
 from generalist.attacks.view import attack_view, counted_passes, frozen, misclassified
@@ -51,4 +52,5 @@ __all__ = [
     "pgd",
     "square",
     "stage_streams",
+    "watched",
 ]

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from generalist.attacks import criteria
-from generalist.attacks.ascent import Ascent, Towards, column, wrong
+from generalist.attacks.ascent import Ascent, Towards, wrong
+from generalist.attacks.pace import paced
 from generalist.attacks.survivors import Survivors
 from generalist.attacks.view import attack_view
 from generalist.core.errors import UserError, unknown
 from generalist.core.rng import ImageStreams, Source, normal_like, per_image
-from generalist.core.threat import Threat
+from generalist.core.threat import Threat, column
 from generalist.core.types import Count
 
 Loss = Literal["ce", "dlr", "targeted"]
@@ -60,7 +61,7 @@ def apgd(
         towards, goals = _goals(loss, logits, y, targets)
         if stop_when_wrong:
             survivors.drop(x, wrong(logits, y))
-        for run in range(goals.shape[1] * restarts):
+        for run in paced(range(goals.shape[1] * restarts)):
             rows = survivors.rows
             if not len(rows):
                 break
@@ -145,7 +146,7 @@ def _run(
 ) -> Ascent:
     """Climb from x_adv, stage by stage; only a point of the last ball, the threat itself, decides about an image."""
     threat = stages[-1][0]
-    for ball, steps in stages:
+    for ball, steps in paced(stages):
         step = torch.full(y.shape, first_step * ball.radius, device=x.device)
         ascent = Ascent(x, y, target, ball.project(x_adv, x), step)
         leaving = survivors if ball == threat else None

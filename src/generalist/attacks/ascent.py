@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor, nn
 
+from generalist.attacks.pace import paced
 from generalist.attacks.survivors import Survivors
 from generalist.attacks.view import loss_and_gradient
-from generalist.core.threat import Threat
+from generalist.core.threat import Threat, column
 from generalist.core.types import Criterion
 
 Towards = Callable[[Tensor], Criterion]
@@ -54,7 +55,7 @@ class Ascent:
     ) -> None:
         """Take the steps, in place. With `survivors`, the images that get misclassified on the way leave."""
         checkpoints, longest = checkpoints_of(threat, steps), self.step[:1]
-        for step in range(steps + 1):
+        for step in paced(range(steps + 1)):
             if step > 0:
                 ahead = self._next(threat, inertia=INERTIA if step > 1 else 0.0)
                 self.x_adv, self.before = ahead, self.x_adv
@@ -145,11 +146,6 @@ def sparse_sign(gradient: Tensor, count: Tensor) -> Tensor:
 def wrong(logits: Tensor, y: Tensor) -> Tensor:
     """[B]; NaN logits count as wrong, as in the last word on it."""
     return (logits.argmax(1) != y) | logits.isnan().any(1)
-
-
-def column(values: Tensor, x: Tensor) -> Tensor:
-    """[B] → [B, 1, ...], to go with a batch x."""
-    return values.view(-1, *[1] * (x.dim() - 1))
 
 
 def _moved(x_adv: Tensor, x: Tensor) -> Tensor:

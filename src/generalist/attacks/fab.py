@@ -9,14 +9,14 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from generalist.attacks.ascent import column
 from generalist.attacks.criteria import margin, targeted_margin
 from generalist.attacks.hyperplane import toward_hyperplane
+from generalist.attacks.pace import paced
 from generalist.attacks.survivors import Survivors
 from generalist.attacks.view import attack_view, loss_and_gradient, misclassified
 from generalist.core.errors import UserError
 from generalist.core.rng import Source, per_image
-from generalist.core.threat import Threat
+from generalist.core.threat import Threat, column
 from generalist.core.types import Count, PositiveFloat, Unit
 
 SEARCH_STEPS = 3  # of the final search, as in the paper
@@ -144,8 +144,8 @@ def _every_target(
         with torch.no_grad():
             logits = view(x)
         ranked = logits.scatter(1, y[:, None], float("-inf")).argsort(dim=1, descending=True, stable=True)
-        for target in ranked[:, : min(targets, logits.shape[1] - 1)].unbind(1):
-            for restart in range(restarts):
+        for target in paced(ranked[:, : min(targets, logits.shape[1] - 1)].unbind(1)):
+            for restart in paced(range(restarts)):
                 # drawn for the whole batch, so that no stream depends on which images are left
                 start = x + 0.5 * (walk.threat.random_start(x, streams) - x) if restart else x
                 rows = judge.rows
@@ -157,7 +157,7 @@ def _every_target(
 def _go(view: nn.Module, x: Tensor, y: Tensor, target: Tensor, point: Tensor, judge: _Judge, walk: _Walk) -> None:
     """Along the boundary between the label and the target, back from it where it is crossed; then the final search."""
     best, nearest = point, torch.full_like(y, float("inf"), dtype=x.dtype)
-    for _ in range(walk.steps):
+    for _ in paced(range(walk.steps)):
         _, lead, gradient = loss_and_gradient(view, point, y, targeted_margin(target))
         point = _step(point, x, lead.to(x), gradient, walk)
         distance, wrong = walk.threat.size(point - x), _misled(_margin(view, point, y))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from generalist.attacks.criteria import cross_entropy
+from generalist.attacks.pace import paced
 from generalist.attacks.survivors import Survivors
 from generalist.attacks.view import attack_view, loss_and_gradient
 from generalist.core.errors import UserError
@@ -49,7 +50,7 @@ def pgd(
             return climb(view, threat.random_start(x, streams), x, y)
         survivors = Survivors(model, x, y)
         best, best_loss = x.clone(), torch.full(y.shape, -torch.inf, device=x.device)
-        for _ in range(restarts):
+        for _ in paced(range(restarts)):
             start = threat.random_start(x, streams)  # of all images: what one draws does not depend on who is left
             x_adv = climb(view, start[survivors.rows], x[survivors.rows], y[survivors.rows])
             keep = survivors.drop(x_adv, torch.ones_like(survivors.rows, dtype=torch.bool))
@@ -75,7 +76,7 @@ def _climb(
     step_size: float,
     criterion: Criterion,
 ) -> Tensor:
-    for _ in range(steps):
+    for _ in paced(range(steps)):
         _, _, gradient = loss_and_gradient(view, x_adv, y, criterion)
         x_adv = ascend(x_adv, x, gradient, threat=threat, step_size=step_size)
     return x_adv.detach()

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from generalist.attacks.criteria import margin
+from generalist.attacks.pace import paced
 from generalist.attacks.survivors import Survivors
 from generalist.attacks.view import attack_view
 from generalist.core.errors import UserError
@@ -55,11 +56,11 @@ def square(
     with attack_view(model) as view, torch.no_grad():
         keep = survivors.drop(x, torch.ones_like(y, dtype=torch.bool))
         streams = streams if keep is None else streams[keep]
-        for _ in range(restarts):
+        for _ in paced(range(restarts)):
             search = _Search(view, survivors, x, y, streams)
             search.ask_(_start(search.x, search.streams, threat, height, width))
             window = None
-            for query in range(queries):
+            for query in paced(range(queries)):
                 if not len(survivors):
                     break
                 side = _side(query / queries, p_init, height, width, threat.norm)

@@ -23,6 +23,11 @@ def parse_fraction(value: Any) -> Fraction:
         raise UserError(f"{value!r} is not a number or a fraction such as 8/255") from None
 
 
+def column(values: Tensor, x: Tensor) -> Tensor:
+    """[B] → [B, 1, ...], to go with a batch x."""
+    return values.view(-1, *[1] * (x.dim() - 1))
+
+
 @dataclass(frozen=True)
 class Threat:
     """All x' with ‖x' − x‖ ≤ eps and x' in [0, 1]. Batches are [B, ...]; each image is treated by itself."""
@@ -69,7 +74,7 @@ class Threat:
             return torch.clamp(x_adv, x - self.radius, x + self.radius).clamp_(0, 1)
         delta = x_adv - x
         if self.norm == "l2":
-            return (x + delta * (self.radius / self._column(self.size(delta), x).clamp_min(self.radius))).clamp_(0, 1)
+            return (x + delta * (self.radius / column(self.size(delta), x).clamp_min(self.radius))).clamp_(0, 1)
         return (x + self._project_l1(delta, x)).clamp_(0, 1)
 
     def _project_l1(self, delta: Tensor, x: Tensor) -> Tensor:
@@ -107,8 +112,8 @@ class Threat:
             return gradient.sign()
         if self.norm == "l2":
             # scaled by the largest entry first: the squares of tiny gradients underflow in float32
-            scaled = gradient / self._column(gradient.flatten(1).abs().amax(1), gradient).clamp_min(1e-38)
-            return scaled / self._column(scaled.flatten(1).norm(dim=1), gradient).clamp_min(TINY)
+            scaled = gradient / column(gradient.flatten(1).abs().amax(1), gradient).clamp_min(1e-38)
+            return scaled / column(scaled.flatten(1).norm(dim=1), gradient).clamp_min(TINY)
         flat = gradient.flatten(1)
         count = max(1, round(density * flat.shape[1]))
         top = flat.abs().topk(count, dim=1).indices
@@ -123,17 +128,13 @@ class Threat:
         if self.norm == "l2":
             radius = uniform_like(x.flatten(1)[:, :1], source) ** (1.0 / count)
             direction = self.steepest(normal_like(x, source))
-            return self.project(x + self.radius * direction * self._column(radius[:, 0], x), x)
+            return self.project(x + self.radius * direction * column(radius[:, 0], x), x)
         # d + 1 exponentials over their sum are uniform on the simplex; the last one is the slack inside the ball
         exponential = -torch.log1p(-uniform_like(x, source))
         slack = -torch.log1p(-uniform_like(x.flatten(1)[:, :1], source))[:, 0]
         sign = torch.where(uniform_like(x, source) < 0.5, -1.0, 1.0)
-        share = exponential / self._column(exponential.flatten(1).sum(1) + slack, x)
+        share = exponential / column(exponential.flatten(1).sum(1) + slack, x)
         return self.project(x + self.radius * sign * share, x)
-
-    @staticmethod
-    def _column(values: Tensor, x: Tensor) -> Tensor:
-        return values.view(-1, *[1] * (x.dim() - 1))
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> core_schema.CoreSchema:

@@ -3,7 +3,8 @@
 import io
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from generalist.attacks import ATTACKS, counted_passes, misclassified, stage_streams
+from generalist.attacks import ATTACKS, counted_passes, misclassified, stage_streams, watched
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import write_atomically
 from generalist.core.threat import Threat
@@ -23,8 +24,8 @@ from generalist.evaluation.suite import Stage, Suite
 from generalist.evaluation.verdicts import Verdicts, example_ids, model_hash
 from generalist.version import __version__
 
-Progress = Callable[[str, int, int], None]
-"""(what is running, images done, images in all)"""
+Progress = Callable[[str, float, int], None]
+"""(what is running, images done and shares of those at work, images in all)"""
 
 BLACK_BOX = ("square",)
 FLAG_IMAGES = 128
@@ -166,10 +167,11 @@ def attack_suite(
             for index in owed.nonzero()[:, 0].tolist():
                 found[index] = int(known.get(examples[index], -1))
             missing = (owed & (found == -1)).nonzero()[:, 0]
+            pace = _Pace(progress, f"{threat} {stage.label}", int(owed.sum()), done=int(owed.sum()) - len(missing))
             for rows in missing.split(batch_size) if len(missing) else ():
                 x, y = images[rows].to(device), labels[rows].to(device)
                 started = time.perf_counter()
-                with counted_passes() as passes:
+                with counted_passes() as passes, pace.batch(len(rows)):
                     attacked, robust = _attack(model, x, y, stage, threat, seed)
                 spent = {
                     "seconds": time.perf_counter() - started,
@@ -182,13 +184,31 @@ def attack_suite(
                 if keep_images:
                     fresh = alive[rows]  # what broke an image first is what is kept of it
                     x_adv[threat][rows[fresh]] = attacked.cpu()[fresh]
-                if progress:
-                    done = int((found[owed] != -1).sum())
-                    progress(f"{threat} {stage.label}", done, int(owed.sum()))
             result[threat][stage.label] = found
             costs[threat][stage.label] = {key: round(value, 3) for key, value in cost.items()}
             alive &= found != 0
     return Attacked(suite, natural, result, costs, examples, labels, seed, verdicts.model, x_adv=x_adv)
+
+
+@dataclass
+class _Pace:
+    """Tells how much of a stage is done; images at work count by the share of their attack that is behind them."""
+
+    progress: Progress | None
+    title: str
+    total: int
+    done: float
+
+    @contextmanager
+    def batch(self, images: int) -> Iterator[None]:
+        with watched(lambda share: self._tell(self.done + share * images)):
+            yield
+        self.done += images
+        self._tell(self.done)
+
+    def _tell(self, done: float) -> None:
+        if self.progress:
+            self.progress(self.title, done, self.total)
 
 
 def _natural(

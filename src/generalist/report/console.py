@@ -14,8 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 class Reporter(Protocol):
     def say(self, text: str) -> None: ...
     def bar(self, title: str, done: int, total: int) -> Any: ...
-    def advance(self, done: int, total: int) -> None: ...
-    def stage(self, name: str, done: int, total: int) -> None: ...
+    def advance(self, done: float, total: int) -> None: ...
+    def stage(self, name: str, done: float, total: int) -> None: ...
     def epoch(self, epoch: int, epochs: int, text: str) -> None: ...
     def validation(self, epoch: int, models: Mapping[str, Mapping[str, Any]]) -> None: ...
 
@@ -30,10 +30,10 @@ class Silent:
     def bar(self, title: str, done: int, total: int) -> Iterator[None]:
         yield
 
-    def advance(self, done: int, total: int) -> None:
+    def advance(self, done: float, total: int) -> None:
         pass
 
-    def stage(self, name: str, done: int, total: int) -> None:
+    def stage(self, name: str, done: float, total: int) -> None:
         pass
 
     def epoch(self, epoch: int, epochs: int, text: str) -> None:
@@ -48,8 +48,8 @@ class Lines(Silent):
 
     def __init__(self, *, first_seconds: float = 2.0, most_seconds: float = 10.0) -> None:
         self._first, self._most = first_seconds, most_seconds
-        self._title, self._note, self._stage, self._begun, self._begun_at = "", "", "", 0, 0.0
-        self._wait, self._last, self._last_step = first_seconds, 0.0, 0.0
+        self._title, self._note, self._stage, self._begun, self._begun_at = "", "", "", 0.0, 0.0
+        self._wait, self._last = first_seconds, 0.0
 
     def say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
@@ -57,21 +57,20 @@ class Lines(Silent):
     @contextmanager
     def bar(self, title: str, done: int, total: int) -> Iterator[None]:
         self._title, self._note, self._stage, self._begun = title, "", "", done
-        self._begun_at = self._last = self._last_step = time.monotonic()
+        self._begun_at = self._last = time.monotonic()
         self._wait = self._first
         yield
 
-    def advance(self, done: int, total: int) -> None:
+    def advance(self, done: float, total: int) -> None:
         now = time.monotonic()
         if now - self._last >= self._wait and done > self._begun:
             self._last, self._wait = now, min(self._most, self._wait * 1.5)
             left = (now - self._begun_at) / (done - self._begun) * (total - done)
-            self.say(f"{self._title}: {done}/{total}, {duration(left)} left{self._note}")
+            self.say(f"{self._title}: {int(done)}/{total}, {duration(left)} left{self._note}")
 
-    def stage(self, name: str, done: int, total: int) -> None:
+    def stage(self, name: str, done: float, total: int) -> None:
         if name != self._stage:  # the time left is that of this stage
-            self._stage, self._note, self._begun, self._begun_at = name, f" of {name}", 0, self._last_step
-        self._last_step = time.monotonic()
+            self._stage, self._note, self._begun, self._begun_at = name, f" of {name}", done, time.monotonic()
         self.advance(done, total)
 
     def epoch(self, epoch: int, epochs: int, text: str) -> None:
@@ -113,15 +112,15 @@ class Terminal:
             yield
         self._progress = None
 
-    def advance(self, done: int, total: int) -> None:
+    def advance(self, done: float, total: int) -> None:
         if self._progress:
             self._progress.update(self._task, completed=done, total=total)
 
-    def stage(self, name: str, done: int, total: int) -> None:
+    def stage(self, name: str, done: float, total: int) -> None:
         if self._progress:
             if name != self._stage:
                 self._stage = name
-                self._progress.reset(self._task, total=total, note=escape(name))
+                self._progress.reset(self._task, total=total, completed=int(done), note=escape(name))
             self.advance(done, total)
 
     def epoch(self, epoch: int, epochs: int, text: str) -> None:
