@@ -109,7 +109,7 @@ class Ours:
     def bare_passes(self) -> None:
         """Ten forward and input-gradient passes on the model as attacks see it, and one training pass."""
         (learner,) = self.learners
-        x, y, _ = self.batch
+        x, y, *_ = self.batch
         with learner.autocast():
             with attack_view(learner.model) as view:
                 for _ in range(STEPS):

@@ -18,7 +18,7 @@ from generalist.version import __version__
 
 LAYERS = (
     "version", "core", "data", "models", "attacks", "objectives", "optimizers", "learner", "mixing", "training",
-    "evaluation", "report", "recipe", "catalogue", "build", "run", "api", "targets", "doctor", "cli",
+    "evaluation", "report", "recipe", "catalogue", "build", "cost", "run", "api", "targets", "doctor", "cli",
 )  # fmt: skip
 """Each layer imports only from those before it; a test reads the imports."""
 

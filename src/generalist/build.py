@@ -1,8 +1,7 @@
 """Recipe → objects. The last place that sees a recipe, the first that sees everything else."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -12,13 +11,23 @@ from torch import nn
 
 from generalist.core.errors import UserError
 from generalist.core.schedules import SCHEDULES
-from generalist.core.types import Batch
-from generalist.data import ArraySplit, Augment, Dataset, Split, batches, load_dataset, steps_per_epoch
+from generalist.core.types import Batch, Objective
+from generalist.data import (
+    ArraySplit,
+    Augment,
+    Dataset,
+    Mixture,
+    Split,
+    batches,
+    load_dataset,
+    read_extra_split,
+    steps_per_epoch,
+)
 from generalist.evaluation import evaluate_split
 from generalist.learner import Learner
 from generalist.mixing import MixPlan, has_batchnorm, recalibrate_
 from generalist.models import build_model, load_weights
-from generalist.objectives import OBJECTIVES
+from generalist.objectives import carries_state, make_objective
 from generalist.optimizers import OPTIMIZERS
 from generalist.recipe import LearnerSection, Recipe
 from generalist.training.precision import pick_device, pick_precision
@@ -40,6 +49,7 @@ class Experiment:
     precision: torch.dtype
     plan: MixPlan
     state: TrainState
+    mixture: Mixture | None = None
 
     def feed(self, start: int) -> Iterator[Batch]:
         """The training batches from step `start` to the end of the plan."""
@@ -49,8 +59,8 @@ class Experiment:
 
     def _batches(self, purpose: str, epoch: int, first: int = 0) -> Iterator[Batch]:
         data, seed = self.recipe.data, self.recipe.seed
-        return batches(
-            self.dataset.train,
+        draw = partial(batches, self.dataset.train) if self.mixture is None else self.mixture.batches
+        return draw(
             batch_size=self.recipe.training.batch_size,
             seed=seed if purpose == "train" else seed + 1,
             epoch=epoch,
@@ -65,15 +75,26 @@ class Experiment:
         model = self.state.materialise_global_()
         mixing = self.recipe.mixing
         if mixing.batchnorm == "recalibrate" and has_batchnorm(model):
-            epoch = self.state.step / self.plan.steps_per_epoch
-            recalibrate_(
-                model,
-                [learner.objective for learner in self.state.learners.values()],
-                islice(self._batches("recalibrate", int(epoch)), mixing.recalibrate_batches),
-                seed=self.recipe.seed,
-                epoch=epoch,
-            )
+            self._recalibrate_(model, [learner.objective for learner in self.state.learners.values()])
         return model
+
+    def _recalibrate_(self, model: nn.Module, objectives: Sequence[Objective]) -> None:
+        step = self.state.step
+        sample = self._batches("recalibrate", step // self.plan.steps_per_epoch)
+        some = islice(sample, self.recipe.mixing.recalibrate_batches)
+        recalibrate_(model, objectives, some, seed=self.recipe.seed, progress=float(self.plan.progress(step)))
+
+    def variants(self, name: str, model: nn.Module) -> Iterator[nn.Module]:
+        """What the finished model `name` is chosen from: itself, unless its learner's objective offers others."""
+        only = next(iter(self.state.learners)) if len(self.state.learners) == 1 else name
+        learner = self.state.learners.get(only if name == "global" else name)
+        if learner is None or learner.carried is None:
+            yield model
+            return
+        for variant in learner.carried.variants(model):
+            if variant is not model:
+                self._recalibrate_(variant, [])
+            yield variant
 
     def redistribute_(self) -> None:
         """θ_a ← θ_g for every learner."""
@@ -115,25 +136,52 @@ def load_data(recipe: Recipe, *, download: bool = False) -> Dataset:
     )
 
 
-def build(recipe: Recipe, *, download: bool = False) -> Experiment:
-    """Load the data, build learners and plan; nothing is trained or written."""
+def build(recipe: Recipe, *, download: bool = False, networks: Mapping[str, nn.Module] | None = None) -> Experiment:
+    """Load the data, build learners and plan; nothing is trained or written.
+
+    `networks` are those that the recipe needs; without them untrained ones stand in, for plans and estimates.
+    """
     dataset = load_data(recipe, download=download)
+    mixture = _mixture(recipe, dataset)
     device = pick_device(recipe.training.device)
     precision = pick_precision(recipe.training.precision, device)
-    plan = build_plan(recipe, steps_per_epoch(dataset.train, batch_size=recipe.training.batch_size))
+    size = recipe.training.batch_size
+    plan = build_plan(
+        recipe, steps_per_epoch(dataset.train, batch_size=size) if mixture is None else mixture.steps(size)
+    )
     global_model = _build_network(recipe, dataset).to(device)
+    networks = networks or {need: _build_network(recipe, dataset) for need in recipe.needs}
+    networks = {need: network.to(device) for need, network in networks.items()}
     learners = [
-        _build_learner(recipe, name, section, dataset, device, precision, start=global_model)
+        _build_learner(recipe, name, section, dataset, device, precision, start=global_model, networks=networks)
         for name, section in recipe.learners.items()
     ]
     start = recipe.init.epoch * plan.steps_per_epoch if recipe.init else 0
-    return Experiment(recipe, dataset, device, precision, plan, TrainState(learners, global_model, step=start))
+    _take_over_(global_model, learners)
+    state = TrainState(learners, global_model, step=start)
+    return Experiment(recipe, dataset, device, precision, plan, state, mixture)
+
+
+def _take_over_(global_model: nn.Module, learners: Sequence[Learner]) -> None:
+    """An objective may give its learner a start of its own; θ⁰ of a single learner is that."""
+    if len(learners) == 1:
+        global_model.load_state_dict(learners[0].model.state_dict())
+
+
+def _mixture(recipe: Recipe, dataset: Dataset) -> Mixture | None:
+    extra = recipe.data.extra
+    if extra is None:
+        return None
+    split = read_extra_split(Path(extra.file).expanduser(), dataset)
+    return Mixture(dataset.train, split, extra.share)
 
 
 def build_plan(recipe: Recipe, steps: int) -> MixPlan:
     mixing = recipe.mixing
     resets = {
-        name: mixing.momentum == "reset" and (mixing.averages == "reset" or not section.weight_averaging)
+        name: mixing.momentum == "reset"
+        and (mixing.averages == "reset" or not section.weight_averaging)
+        and not carries_state(section.objective.name)
         for name, section in recipe.learners.items()
     }
     return MixPlan(
@@ -186,6 +234,7 @@ def _build_learner(
     precision: torch.dtype,
     *,
     start: nn.Module,
+    networks: Mapping[str, nn.Module],
 ) -> Learner:
     model = _build_network(recipe, dataset).to(device)
     model.load_state_dict(start.state_dict())
@@ -193,11 +242,12 @@ def _build_learner(
     return Learner(
         name,
         model,
-        partial(OBJECTIVES.get(section.objective.name), **section.objective.options),
+        make_objective(section.objective.name, section.objective.options, networks=networks),
         partial(OPTIMIZERS.get(optimizer.name), **optimizer.options),
         lr=optimizer.options["lr"],
         schedule=partial(SCHEDULES.get(section.schedule.name), **section.schedule.options),
         weight_averaging=section.weight_averaging,
+        weight_perturbation=section.weight_perturbation,
         clip_norm=recipe.training.clip_norm,
         accumulate=recipe.training.accumulate,
         precision=precision,
@@ -216,25 +266,3 @@ def _statistics(train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
     mean, square = total / len(train)
     std = (square - mean**2).clamp_min(1e-6).sqrt()
     return tuple(round(v, 6) for v in mean.tolist()), tuple(round(v, 6) for v in std.tolist())
-
-
-def passes_per_step(section: LearnerSection) -> int:
-    """Forward passes that one step of this learner makes, each with its backward pass: counted, not assumed."""
-    model = nn.Sequential(nn.Flatten(), nn.Linear(16, 2))
-    count = 0
-
-    def counted(*_: object) -> None:
-        nonlocal count
-        count += 1
-
-    model.register_forward_hook(counted)
-    objective = OBJECTIVES.bind(section.objective.name, section.objective.options)
-    generator = torch.Generator().manual_seed(0)
-    objective(model, torch.rand(2, 1, 4, 4, generator=generator), torch.tensor([0, 1]), generator=generator, epoch=0.0)
-    return count
-
-
-def cost_in_at(recipe: Recipe, plan: MixPlan) -> float:
-    """The passes of the whole plan over those of one PGD-10 AT run of the same length."""
-    passes = sum(plan.live_epochs(name) * passes_per_step(section) for name, section in recipe.learners.items())
-    return float(passes / (11 * Fraction(plan.epochs)))

@@ -11,6 +11,8 @@ from typing import Any
 import yaml
 
 from generalist.core.errors import UserError, unknown
+from generalist.core.threat import Threat, parse_fraction
+from generalist.objectives import OBJECTIVES
 from generalist.recipe import Recipe, parse_recipe
 
 Raw = dict[str, Any]
@@ -36,21 +38,23 @@ def recipe_names() -> dict[str, str]:
     names = {}
     for setting in _files("settings"):
         for method in _files("methods"):
-            raw = _shipped("methods", method)
-            if setting in raw.get("only", [setting]):
+            if _fits(setting, method):
                 names[f"{setting}-{method}"] = _compose(setting, method)["description"]
     return names
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Raw:
-    """`over` wins, mapping by mapping; null deletes; a component of another name replaces the whole of the old one."""
+    """`over` wins, mapping by mapping; null deletes; a component of another name replaces the old one.
+
+    Of an objective, its attack is kept.
+    """
     result = dict(base)
     for key, value in over.items():
         old = result.get(key)
         if value is None:
             result.pop(key, None)
         elif isinstance(old, Mapping) and isinstance(value, Mapping):
-            result[key] = dict(value) if _another(old, value) else merge(old, value)
+            result[key] = {**_kept(old, value), **value} if _another(old, value) else merge(old, value)
         else:
             result[key] = value
     return result
@@ -60,6 +64,18 @@ def _another(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Whether a component is renamed, or a gamma of breakpoints becomes a share or the other way round."""
     renamed = "name" in new and "name" in old and new["name"] != old["name"]
     return renamed or ("share" in old and "at" in new) or ("at" in old and "share" in new)
+
+
+ATTACK_FIELDS = ("threat", "threats", "steps", "step_size")
+
+
+def _kept(old: Mapping[str, Any], new: Mapping[str, Any]) -> Raw:
+    """An objective of another name keeps the attack of the old one, as far as it has such fields."""
+    name = str(new.get("name", ""))
+    if name not in OBJECTIVES.names() or str(old.get("name", "")) not in OBJECTIVES.names():
+        return {}
+    fields = OBJECTIVES.schema(name).model_fields
+    return {field: old[field] for field in ATTACK_FIELDS if field in old and field in fields}
 
 
 def _resolve(name: str, *, here: Path, trail: tuple[Path, ...]) -> Raw:
@@ -119,11 +135,21 @@ def _split(name: str) -> tuple[str, str]:
     )
 
 
+def _fits(setting: str, method: str) -> bool:
+    """A method is offered where the setting has the tasks that its learners take their fields from."""
+    raw = _shipped("methods", method)
+    tasks = {(learner or {}).get("task", name) for name, learner in raw["learners"].items()}
+    return setting in raw.get("only", [setting]) and tasks <= set(_shipped("settings", setting)["tasks"])
+
+
 def _compose(setting: str, method: str) -> Raw:
+    """Setting and method, and what the method's authors do otherwise in such a setting (`in`)."""
     setting_raw, method_raw = _shipped("settings", setting), _shipped("methods", method)
-    raw = merge(setting_raw, {key: value for key, value in method_raw.items() if key != "only"})
+    raw = merge(setting_raw, {key: value for key, value in method_raw.items() if key not in ("only", "in")})
+    raw = merge(raw, method_raw.get("in", {}).get(setting, {}))
+    needs = {need: f"{setting}-{other}" for need, other in raw.get("needs", {}).items()}
     description = f"{method_raw['description']}: {setting_raw['description']}"
-    return raw | {"name": f"{setting}-{method}", "description": description}
+    return raw | {"name": f"{setting}-{method}", "description": description} | ({"needs": needs} if needs else {})
 
 
 def _fill_from_tasks(raw: Raw) -> Raw:
@@ -137,8 +163,24 @@ def _fill_from_tasks(raw: Raw) -> Raw:
             if not tasks:
                 raise UserError(f"learner {name!r} has no objective; give it one, such as objective: natural")
             raise unknown(f"task for learner {name!r}:", str(task), tasks)
-        learners[name] = merge(_mapping(tasks, task, f"the fields of task {task!r}"), own)
+        template = _mapping(tasks, task, f"the fields of task {task!r}")
+        learners[name] = merge(template, _scaled(own, template))
     return {key: value for key, value in raw.items() if key != "tasks"} | {"learners": learners}
+
+
+def _scaled(own: Raw, template: Mapping[str, Any]) -> Raw:
+    """`threat: {times: 1/2}` is half the template's radius, with steps half as long."""
+    objective, base = own.get("objective"), template.get("objective")
+    if not isinstance(objective, Mapping) or not isinstance(objective.get("threat"), Mapping):
+        return own
+    times, old = objective["threat"].get("times"), base.get("threat") if isinstance(base, Mapping) else None
+    if times is None or len(objective["threat"]) > 1 or old is None:
+        raise UserError(f"threat takes norm:eps, or {{times: 1/2}} of its task's, got {dict(objective['threat'])!r}")
+    threat = Threat.parse(old)
+    changed = {**objective, "threat": f"{threat.norm}:{threat.eps * parse_fraction(times)}"}
+    if isinstance(base, Mapping) and "step_size" in base:
+        changed.setdefault("step_size", str(parse_fraction(base["step_size"]) * parse_fraction(times)))
+    return {**own, "objective": changed}
 
 
 def _mapping(raw: Mapping[str, Any], field: str, what: str) -> Mapping[str, Any]:

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from generalist.attacks import frozen
-from generalist.build import Experiment, build, cost_in_at
+from generalist.build import Experiment, build
 from generalist.core.errors import UserError
-from generalist.core.rng import ImageStreams
+from generalist.cost import cost_in_at
 from generalist.data import DATASETS, SOURCES, ArraySplit, MissingData, load_dataset, ordered
 from generalist.data.locate import data_root
 from generalist.evaluation import evaluate_split
@@ -111,9 +111,8 @@ def _time_steps(experiment: Experiment, name: str, budget: float) -> float:
     batch = next(experiment.feed(experiment.state.step))
     taken: list[float] = []
     while not taken or (sum(taken) < budget and len(taken) < 20):
-        streams = ImageStreams("doctor", len(taken), ids=batch.ids)
         started = time.perf_counter()
-        learner.step(batch, progress=plan.progress(0), epoch=0.0, generator=streams)
+        learner.step(batch, progress=plan.progress(0), key=("doctor", len(taken)))
         _synchronise(experiment.device)
         taken.append(time.perf_counter() - started)
     return median(taken[1:] or taken)

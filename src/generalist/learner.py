@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from generalist.core.rng import ImageStreams
+from generalist.core.rng import Key
 from generalist.core.schedules import Schedule
-from generalist.core.types import Batch, LossTerms, Objective, StateTree
+from generalist.core.types import Batch, LossTerms, Objective, StateTree, moment
+from generalist.objectives import Stateful, perturbed_weights
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
@@ -40,13 +41,20 @@ class Learner:
         lr: float,
         schedule: Schedule,
         weight_averaging: bool = False,
+        weight_perturbation: float = 0.0,
         clip_norm: float | None = None,
         accumulate: int = 1,
         precision: torch.dtype = torch.float32,
         loss_limit: float = float("inf"),
     ) -> None:
         self.name, self.model, self.objective = name, model, objective
-        self.optimizer = make_optimizer([p for p in model.parameters() if p.requires_grad])
+        self.carried = objective if isinstance(objective, Stateful) else None
+        if self.carried is not None:
+            self.carried.attach_(model)
+        trained = {**dict(model.named_parameters()), **_prefixed("objective/", self.carried)}
+        self._trained = {key: parameter for key, parameter in trained.items() if parameter.requires_grad}
+        self.optimizer = make_optimizer(list(self._trained.values()))
+        self.weight_perturbation = weight_perturbation
         self.lr, self.schedule = lr, schedule
         self.clip_norm, self.accumulate, self.precision = clip_norm, accumulate, precision
         self.loss_limit = loss_limit
@@ -63,25 +71,29 @@ class Learner:
         """w_a of the mixing formula: the running average where there is one, else the parameters."""
         return self.tree if self.average is None else self.average
 
-    def step(self, batch: Batch, *, progress: Fraction, epoch: float, generator: ImageStreams) -> LossTerms:
-        """One optimizer step on the batch; skipped, and counted in `bad_steps`, where the loss is not usable."""
+    def step(self, batch: Batch, *, progress: Fraction, key: tuple[Key, ...]) -> LossTerms:
+        """One optimizer step on the batch; skipped, and counted in `bad_steps`, where the loss is not usable.
+
+        `key` names the random streams that the step draws from.
+        """
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr * self.schedule(progress)
         _copy_all_(self._buffers_before, self._buffers)
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        terms = None
+        terms, now = None, moment(*key, ids=batch.ids, progress=float(progress), extra=batch.extra)
         for part in _slices(len(batch.y), self.accumulate):
-            with self.autocast():
-                part_terms = self.objective(
-                    self.model, batch.x[part], batch.y[part], generator=generator[part], epoch=epoch
-                )
             share = len(batch.y[part]) / len(batch.y)
-            self._scaler.scale(part_terms.total * share).backward()
+            with self.autocast():
+                loss = self.objective(self.model, batch.x[part], batch.y[part], moment=now[part])
+            with perturbed_weights(self.model, loss, self.weight_perturbation, autocast=self.autocast):
+                with self.autocast():
+                    part_terms = loss()
+                self._scaler.scale(part_terms.total * share).backward()
             terms = _merge(terms, part_terms, share)
         assert terms is not None
         self._scaler.unscale_(self.optimizer)
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.clip_norm or float("inf"))
+        norm = nn.utils.clip_grad_norm_(self._trained.values(), self.clip_norm or float("inf"))
         usable = torch.isfinite(norm) & (terms.total < self.loss_limit)
         if usable or self._scaler.is_enabled():  # the scaler has its own way to skip a step and lower its scale
             self._scaler.step(self.optimizer)
@@ -92,6 +104,10 @@ class Learner:
             _copy_all_(self._buffers, self._buffers_before)
             self.bad_steps += 1
         return terms
+
+    def end_epoch_(self) -> None:
+        if self.carried is not None:
+            self.carried.epoch_ended_(self.model)
 
     def update_average_(self, decay: float) -> None:
         """avg ← d·avg + (1−d)·θ; integers are copied."""
@@ -105,6 +121,8 @@ class Learner:
             self.optimizer.state.clear()
         if averages and self.average is not None:
             copy_tree_(self.average, state)
+        if self.carried is not None:
+            self.carried.model_replaced_(self.model)
 
     def autocast(self) -> AbstractContextManager[Any]:
         if self.precision == torch.float32:
@@ -116,23 +134,25 @@ class Learner:
         tensors = {f"model/{k}": v for k, v in self.tree.items()}
         tensors |= {f"average/{k}": v for k, v in (self.average or {}).items()}
         values: dict[str, Any] = {"bad_steps": self.bad_steps, "scaler": self._scaler.state_dict()}
-        for name, parameter in self.model.named_parameters():
+        if self.carried is not None:
+            tensors |= {f"objective/{k}": v for k, v in state_tree(self.carried).items()}
+        for name, parameter in self._trained.items():
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 if isinstance(value, Tensor):
                     tensors[f"optimizer/{key}/{name}"] = value
         return tensors, values
 
     def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        copy_tree_(self.tree, {k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")})
+        copy_tree_(self.tree, below(tensors, "model/"))
         if self.average is not None:
-            averages = {k.removeprefix("average/"): v for k, v in tensors.items() if k.startswith("average/")}
-            copy_tree_(self.average, averages)
-        parameters = dict(self.model.named_parameters())
+            copy_tree_(self.average, below(tensors, "average/"))
+        if self.carried is not None:
+            copy_tree_(state_tree(self.carried), below(tensors, "objective/"))
         self.optimizer.state.clear()
         for path, tensor in tensors.items():
             if path.startswith("optimizer/"):
                 _, key, name = path.split("/", 2)
-                parameter = parameters[name]
+                parameter = self._trained[name]
                 # a step counter stays where the optimizer keeps it: on the CPU, of its own type
                 placed = tensor.clone() if tensor.dim() == 0 else torch.empty_like(parameter).copy_(tensor)
                 self.optimizer.state[parameter][key] = placed
@@ -147,6 +167,15 @@ def ema_(average: StateTree, tree: StateTree, decay: float) -> None:
     for name, tensor in average.items():
         if not tensor.is_floating_point():
             tensor.copy_(tree[name])
+
+
+def below(tensors: Mapping[str, Tensor], prefix: str) -> StateTree:
+    """The tensors whose names begin so, without the beginning."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _prefixed(prefix: str, module: nn.Module | None) -> dict[str, nn.Parameter]:
+    return {f"{prefix}{name}": p for name, p in module.named_parameters()} if module is not None else {}
 
 
 def _copy_all_(into: list[Tensor], source: list[Tensor]) -> None:

@@ -14,7 +14,7 @@ from generalist.core.schedules import SCHEDULES, check_points
 from generalist.core.threat import Threat
 from generalist.core.types import Count, Exact, NonNegativeFloat, PositiveFloat, Unit
 from generalist.mixing import REST, Gamma, Points, Share
-from generalist.objectives import OBJECTIVES
+from generalist.objectives import OBJECTIVES, networks_needed
 from generalist.optimizers import OPTIMIZERS
 from generalist.training.precision import Precision
 from generalist.training.selection import Rule
@@ -64,7 +64,7 @@ def _reraised(function: Callable[..., Any], *args: Any) -> Any:
 
 def _schedule(value: Any) -> Component:
     component = _component(SCHEDULES)(value)
-    if component.name == "piecewise":
+    if component.name in ("piecewise", "staircase"):
         _reraised(check_points, component.options["at"], component.options["values"])
     return component
 
@@ -117,6 +117,13 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
+class ExtraSection(Section):
+    """More training images: an .npz with images and labels, and the share of each batch that comes from it."""
+
+    file: str
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+
+
 class DataSection(Section):
     """Which images, how they are split, and how training images are varied."""
 
@@ -129,6 +136,7 @@ class DataSection(Section):
     flip: bool = False
     cutout: Annotated[int, Field(ge=0)] = 0
     workers: Annotated[int, Field(ge=0)] = 0
+    extra: ExtraSection | None = None
 
 
 class ModelSection(Section):
@@ -141,13 +149,17 @@ class ModelSection(Section):
 
 
 class LearnerSection(Section):
-    """A task: objective, optimizer, schedule, and the weight γ in the global learner."""
+    """A task: objective, optimizer, schedule, and the weight γ in the global learner.
+
+    `weight_perturbation` is AWP's γ: 0.01 around AT, 0.005 around TRADES.
+    """
 
     objective: Annotated[Component, BeforeValidator(_component(OBJECTIVES)), _AsPlain]
     optimizer: Annotated[Component, BeforeValidator(_component(OPTIMIZERS)), _AsPlain]
     schedule: Annotated[Component, BeforeValidator(_schedule), _AsPlain] = Component("constant")
     gamma: Annotated[Any, BeforeValidator(_gamma), PlainSerializer(_plain_gamma)] = REST
     weight_averaging: bool = False
+    weight_perturbation: NonNegativeFloat = 0.0
 
 
 class MixingSection(Section):
@@ -206,6 +218,8 @@ class Recipe(Section):
     validation: ValidationSection
     select: Rule = "validation"
     init: InitSection | None = None
+    needs: dict[str, str] = {}
+    """Networks that must be trained before, by what objectives call them: a run, a weights file, or a recipe's name."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Recipe":
@@ -217,6 +231,13 @@ class Recipe(Section):
                 f"training.accumulate must be at most the batch size {self.training.batch_size},"
                 f" got {self.training.accumulate}"
             )
+        for name, learner in self.learners.items():
+            for need in networks_needed(learner.objective.name):
+                if need not in self.needs:
+                    raise ValueError(
+                        f"learner {name!r}: objective {learner.objective.name!r} needs a trained network {need!r};"
+                        f" give needs: {{{need}: …}} a run folder, a weights file or a recipe's name"
+                    )
         if self.init and self.init.epoch >= self.training.epochs:
             raise ValueError(f"init.epoch must be below training.epochs {self.training.epochs}, got {self.init.epoch}")
         return self

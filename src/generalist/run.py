@@ -20,14 +20,14 @@ from generalist.build import Experiment, build
 from generalist.catalogue import load_recipe
 from generalist.core.errors import UserError
 from generalist.core.files import write_atomically, write_json
-from generalist.models import load_model
+from generalist.models import load_model, load_weights
 from generalist.recipe import Recipe, first_difference, parse_recipe
 from generalist.report.console import Reporter, Silent
 from generalist.training.guards import interrupts, sole_owner
 from generalist.training.instruments import drift
 from generalist.training.journal import Journal, read_journal
 from generalist.training.loop import fit
-from generalist.training.selection import Selection
+from generalist.training.selection import Scores, Selection
 from generalist.training.state import Tally, TrainState
 from generalist.version import __version__
 
@@ -95,9 +95,12 @@ def train(
     experiment = build(recipe, download=download)
     with sole_owner(folder):
         _check_folder(folder, recipe, resume=resume)
-        if resume and Run(folder).finished:
+        if resume and (folder / "recipe.yaml").exists() and Run(folder).finished:
             reporter.say(f"{folder} is finished already")
             return Run(folder)
+        if recipe.needs:
+            write_atomically(folder / "recipe.yaml", recipe.to_yaml().encode())
+            experiment = build(recipe, networks=_obtain_networks(recipe, folder / "needs", reporter))
         state = experiment.state
         if resume and state.load(folder / "checkpoints"):
             reporter.say(f"resumed {folder} at step {state.step} of {experiment.plan.steps}")
@@ -120,6 +123,32 @@ def train(
 
         draw_run(read_journal(folder / "metrics.jsonl"), folder / "figures", title=recipe.name)
     return Run(folder)
+
+
+def _obtain_networks(recipe: Recipe, folder: Path, reporter: Reporter) -> dict[str, nn.Module]:
+    """The networks a recipe needs: from a run or a file, or trained now, on the recipe's own data and network."""
+    networks = {}
+    for need, source in recipe.needs.items():
+        path = Path(source).expanduser()
+        if path.is_dir() and (path / "recipe.yaml").is_file():
+            networks[need] = Run(path).model()
+        elif path.is_file() and path.suffix not in (".yaml", ".yml"):
+            networks[need] = _network_like(recipe, path)
+        else:
+            shared = {name: getattr(recipe, name) for name in ("seed", "data", "model", "validation", "select")}
+            before = load_recipe(source)
+            length = recipe.training.model_copy(update={"epochs": before.training.epochs})
+            before = before.model_copy(update={**shared, "training": length})
+            reporter.say(f"{recipe.name} needs {need!r}: {before.name} comes first")
+            place = folder / need
+            networks[need] = train(before, out=place, resume=place.exists(), reporter=reporter).model()
+    return networks
+
+
+def _network_like(recipe: Recipe, weights: Path) -> nn.Module:
+    model = build(recipe).state.global_model.cpu()
+    load_weights(model, weights)
+    return model
 
 
 def _check_folder(folder: Path, recipe: Recipe, *, resume: bool) -> None:
@@ -196,12 +225,23 @@ class _Recorder:
         scores = {}
         for name, model in models.items():
             scores[name] = self._experiment.validate(model)
+            if epoch == plan.epochs:
+                model, scores[name] = self._best_variant(name, model, scores[name])
             if recipe.select != "last" or epoch == plan.epochs:
                 self._selection.consider(name, model, scores[name], epoch=epoch, step=state.step)
         split = "test" if recipe.select == "test" else "validation"
         records = {name: score.record() for name, score in scores.items()}
         self._journal.write("validation", state.step, {"epoch": epoch, "split": split, "models": records})
         self._reporter.validation(epoch, records)
+
+    def _best_variant(self, name: str, model: nn.Module, scores: Scores) -> tuple[nn.Module, Scores]:
+        """By the rule that selects checkpoints; all but the model itself are validated here."""
+        best = model, scores
+        for variant in self._experiment.variants(name, model):
+            found = scores if variant is model else self._experiment.validate(variant)
+            if found.total > best[1].total:
+                best = variant, found
+        return best
 
 
 @contextmanager

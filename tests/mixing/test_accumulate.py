@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 from generalist import Batch, LossTerms
-from generalist.core.rng import ImageStreams
 from generalist.learner import Learner
 from generalist.mixing import REST, Mix, MixPlan, Points, Share
 from generalist.training.state import TrainState
@@ -70,8 +69,8 @@ def textbook(count, *, averaging, warmup, redistribute, plan):
 
 def ours(count, *, averaging, plan):
     def make(index, name):
-        def objective(model, x, y, *, generator, epoch):
-            return LossTerms(task_loss(index, model, x))
+        def objective(model, x, y, *, moment):
+            return lambda: LossTerms(task_loss(index, model, x))
 
         optimizer = lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9)  # noqa: E731
         return Learner(
@@ -84,7 +83,7 @@ def ours(count, *, averaging, plan):
         x = batch(step)
         for learner in learners:
             b = Batch(x, torch.zeros(8, dtype=torch.long), torch.arange(8))
-            learner.step(b, progress=plan.progress(step), epoch=0.0, generator=ImageStreams(ids=b.ids))
+            learner.step(b, progress=plan.progress(step), key=(step,))
             learner.update_average_(plan.decay(step))
         state.mix.accumulate_(state.trees, weights=plan.weights(step), decay=plan.decay(step))
         if plan.redistributes_after(step):

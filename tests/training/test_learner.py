@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 from generalist import Batch, LossTerms, build_model
-from generalist.core.rng import ImageStreams
 from generalist.core.schedules import constant
 from generalist.learner import Learner
 from generalist.optimizers import OPTIMIZERS
@@ -29,10 +28,10 @@ class Plain(nn.Module):
         return self.fc(x.flatten(1).double())
 
 
-def noisy(model, x, y, *, generator, epoch):
-    """Draws from the streams, so that it notices whether each image keeps its own."""
-    x = x + 0.1 * generator.uniform(*x.shape[1:])
-    return LossTerms(nn.functional.cross_entropy(model(x), y), {"mean": x.mean().detach()})
+def noisy(model, x, y, *, moment):
+    """Draws from the streams, so that it notices whether each image, and the batch, keeps its own."""
+    x = x + 0.1 * moment.generator.uniform(*x.shape[1:]) + 0.1 * moment.shared.uniform(1)[0, 0]
+    return lambda: LossTerms(nn.functional.cross_entropy(model(x), y), {"mean": x.mean().detach()})
 
 
 def make(model, optimizer="sgd", **options):
@@ -42,8 +41,7 @@ def make(model, optimizer="sgd", **options):
 
 def step(learner, data=None, index=0):
     data = data or batch()
-    streams = ImageStreams("step", index, ids=data.ids)
-    return learner.step(data, progress=Fraction(0), epoch=0.0, generator=streams)
+    return learner.step(data, progress=Fraction(0), key=("step", index))
 
 
 @pytest.mark.parametrize("pieces", [2, 3, 5, 12])

@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import load_file
 
 import generalist
-from generalist.build import build, cost_in_at
+from generalist.build import build
 from generalist.core.errors import RunError, UserError
+from generalist.cost import cost_in_at
 from generalist.training.guards import Interrupted, Interrupts
 from generalist.training.loop import fit
 

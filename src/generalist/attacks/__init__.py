@@ -13,17 +13,24 @@ from torch import Tensor
 
 from generalist.attacks.apgd import apgd, apgd_ce, apgd_dlr, apgd_t
 from generalist.attacks.autoattack import STANDARD, autoattack, stage_streams
-from generalist.attacks.criteria import cross_entropy, margin
+from generalist.attacks.criteria import cross_entropy, kl, margin
 from generalist.attacks.cw import cw
 from generalist.attacks.fab import fab_distance, fab_t
 from generalist.attacks.mim import mim
 from generalist.attacks.pace import watched
-from generalist.attacks.pgd import fgsm, pgd
+from generalist.attacks.pgd import ascend, fgsm, pgd
 from generalist.attacks.square import square
-from generalist.attacks.view import attack_view, counted_passes, frozen, misclassified
+from generalist.attacks.view import (
+    HALF_LOSS_SCALE,
+    attack_view,
+    counted_passes,
+    frozen,
+    loss_and_gradient,
+    misclassified,
+)
 from generalist.core.registry import Registry
 
-ATTACKS: Registry[Callable[..., Tensor]] = Registry("attack", runtime=("threat", "generator", "criterion"))
+ATTACKS: Registry[Callable[..., Tensor]] = Registry("attack", runtime=("threat", "generator", "criterion", "start"))
 """By the names that suites use; the remaining keyword-only arguments are their fields."""
 
 _NAMED: dict[str, Callable[..., Tensor]] = {"pgd": pgd, "mim": mim, "cw": cw, "apgd-dlr": apgd_dlr}
@@ -32,11 +39,13 @@ for _name, _attack in [*_NAMED.items(), *STANDARD.values()]:
 
 __all__ = [
     "ATTACKS",
+    "HALF_LOSS_SCALE",
     "STANDARD",
     "apgd",
     "apgd_ce",
     "apgd_dlr",
     "apgd_t",
+    "ascend",
     "attack_view",
     "autoattack",
     "counted_passes",
@@ -46,6 +55,8 @@ __all__ = [
     "fab_t",
     "fgsm",
     "frozen",
+    "kl",
+    "loss_and_gradient",
     "margin",
     "mim",
     "misclassified",

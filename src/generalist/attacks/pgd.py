@@ -28,19 +28,22 @@ def pgd(
     step_size: float | Fraction | None = None,
     random_start: bool = True,
     restarts: Count = 1,
+    start: Tensor | None = None,
     generator: Source | None = None,
     criterion: Criterion = cross_entropy,
 ) -> Tensor:
     """x' after `steps` steepest steps on the criterion, each projected: [B, ...] → [B, ...].
 
-    `step_size` is in pixel units, eps/4 if not given. Without a generator an image's start depends on its pixels. The
-    last point is returned, as in training. With `restarts`, the first last point that the model gets wrong, else that
-    of highest loss. The model's mode, statistics and gradients stay as they were.
+    `step_size` is in pixel units, eps/4 if not given. Without a generator an image's start depends on its pixels; with
+    `start` the climb begins there. The last point is returned, as in training. With `restarts`, the first last point
+    that the model gets wrong, else that of highest loss. The model's mode, statistics and gradients stay as they were.
     """
     size = threat.radius / 4 if step_size is None else float(step_size)
     x = x.detach()
     climb = partial(_climb, threat=threat, steps=steps, step_size=size, criterion=criterion)
     with attack_view(model) as view:
+        if start is not None:
+            return climb(view, start, x, y)
         if not random_start:
             if restarts > 1:
                 raise UserError(f"pgd given {restarts} restarts without a random start; all would be the same")
@@ -51,8 +54,8 @@ def pgd(
         survivors = Survivors(model, x, y)
         best, best_loss = x.clone(), torch.full(y.shape, -torch.inf, device=x.device)
         for _ in paced(range(restarts)):
-            start = threat.random_start(x, streams)  # of all images: what one draws does not depend on who is left
-            x_adv = climb(view, start[survivors.rows], x[survivors.rows], y[survivors.rows])
+            begin = threat.random_start(x, streams)  # of all images: what one draws does not depend on who is left
+            x_adv = climb(view, begin[survivors.rows], x[survivors.rows], y[survivors.rows])
             keep = survivors.drop(x_adv, torch.ones_like(survivors.rows, dtype=torch.bool))
             rows, x_adv = survivors.rows, x_adv if keep is None else x_adv[keep]
             if not len(rows):

@@ -1,4 +1,4 @@
-"""Name → function. A registered function's keyword-only signature is the schema of its recipe fields."""
+"""Name → function or class. Its keyword-only signature is the schema of its recipe fields."""
 
 import functools
 import inspect
@@ -60,7 +60,8 @@ class Registry(Generic[F]):
 
 @functools.cache
 def _schema(function: Callable[..., Any], runtime: frozenset[str]) -> type[BaseModel]:
-    hints = get_type_hints(function, include_extras=True)
+    annotated = vars(function)["__init__"] if isinstance(function, type) else function
+    hints = get_type_hints(annotated, include_extras=True)
     fields: dict[str, Any] = {
         name: (hints.get(name, Any), ... if parameter.default is inspect.Parameter.empty else parameter.default)
         for name, parameter in inspect.signature(function).parameters.items()

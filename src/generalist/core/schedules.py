@@ -49,6 +49,12 @@ def piecewise(progress: Fraction, *, at: tuple[Exact, ...], values: tuple[NonNeg
     return interpolate(progress, at, values)
 
 
+@SCHEDULES.register("staircase")
+def staircase(progress: Fraction, *, at: tuple[Exact, ...], values: tuple[NonNegativeFloat, ...]) -> float:
+    """Each value from its breakpoint to the next."""
+    return values[max(bisect_right(at, progress) - 1, 0)]
+
+
 @SCHEDULES.register("cosine")
 def cosine(progress: Fraction, *, warmup: Annotated[float, Field(ge=0, lt=1)] = 0.0, end: Unit = 0.0) -> float:
     """Up linearly over `warmup`, then down half a cosine to `end`."""

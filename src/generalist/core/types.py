@@ -1,15 +1,16 @@
 """The shapes of things that travel between the layers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Annotated, Any, NamedTuple, Protocol
 
+import torch
 from pydantic import BeforeValidator, Field, PlainSerializer
 from torch import Tensor, nn
 
 from generalist.core.errors import UserError
-from generalist.core.rng import Source
+from generalist.core.rng import ImageStreams, Key
 from generalist.core.threat import parse_fraction
 
 StateTree = dict[str, Tensor]
@@ -17,11 +18,15 @@ StateTree = dict[str, Tensor]
 
 
 class Batch(NamedTuple):
-    """Images [B, C, H, W] float32 in [0, 1], labels [B] int64, and each image's index in its split [B] int64."""
+    """Images [B, C, H, W] float32 in [0, 1], labels [B] int64, and each image's index in its split [B] int64.
+
+    Images of `data.extra` come last; `extra` [B] marks them, where there are any.
+    """
 
     x: Tensor
     y: Tensor
     ids: Tensor
+    extra: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -36,10 +41,39 @@ Criterion = Callable[[Tensor, Tensor], Tensor]
 """(logits [B, K], labels [B]) → loss of each image [B], to be raised by an attack."""
 
 
-class Objective(Protocol):
-    """How a batch becomes a loss, including which adversarial examples are made."""
+Loss = Callable[[], LossTerms]
+"""The loss of a prepared batch, under the weights as they are when it is called."""
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, generator: Source, epoch: float) -> LossTerms: ...
+
+@dataclass(frozen=True)
+class Moment:
+    """What an objective may need besides the batch: randomness, and how far training is.
+
+    `generator` draws for each image, `shared` once for the whole batch, however it is split. `progress` is the share of
+    training done. `extra` [B] says which images are not the dataset's own (`data.extra`).
+    """
+
+    generator: ImageStreams
+    shared: ImageStreams
+    progress: float = 0.0
+    extra: Tensor | None = None
+
+    def __getitem__(self, part: slice) -> "Moment":
+        """Of a part of the batch; what the batch shares is drawn anew, and so alike, in every part."""
+        extra = None if self.extra is None else self.extra[part]
+        return replace(self, generator=self.generator[part], shared=self.shared[:], extra=extra)
+
+
+def moment(*key: Key, ids: Tensor, progress: float = 0.0, extra: Tensor | None = None) -> Moment:
+    """The moment named by `key`, for the images `ids`."""
+    shared = ImageStreams(*key, "shared", ids=torch.zeros(1, dtype=torch.int64, device=ids.device))
+    return Moment(ImageStreams(*key, ids=ids), shared, progress, extra)
+
+
+class Objective(Protocol):
+    """Makes what a batch is trained on, attacks included; the loss of that can then be taken, more than once."""
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, moment: Moment) -> Loss: ...
 
 
 def _fraction(value: Any) -> Fraction:

@@ -4,6 +4,7 @@ from generalist.data.augment import Augment, augment
 from generalist.data.batches import batches, ordered, steps_per_epoch
 from generalist.data.datasets import DATASETS, load_dataset
 from generalist.data.download import fetch
+from generalist.data.extra import Mixture, read_extra_split
 from generalist.data.locate import MissingData
 from generalist.data.sources import SOURCES, Source, obtain
 from generalist.data.splits import ArraySplit, Dataset, DataWarning, FileSplit, Split
@@ -17,6 +18,7 @@ __all__ = [
     "Dataset",
     "FileSplit",
     "MissingData",
+    "Mixture",
     "Source",
     "Split",
     "augment",
@@ -25,5 +27,6 @@ __all__ = [
     "load_dataset",
     "obtain",
     "ordered",
+    "read_extra_split",
     "steps_per_epoch",
 ]

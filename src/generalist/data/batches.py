@@ -45,7 +45,7 @@ def batches(
         raise UserError(f"step {start} is not in an epoch of {steps} steps")
     order = torch.randperm(len(split), generator=generator(seed, "order", epoch))
     chunks = order.split(batch_size)[start:steps]
-    return _stream(split, chunks, key=(seed, "augment", epoch), augment=augment, device=device, workers=workers)
+    return read_batches(split, chunks, key=(seed, "augment", epoch), augment=augment, device=device, workers=workers)
 
 
 def ordered(
@@ -63,10 +63,10 @@ def ordered(
         raise UserError(f"limit must be at least 1, got {limit}")
     ids = torch.arange(len(split))[:limit]
     chunks = ids.split(batch_size) if len(ids) else ()
-    return _stream(split, chunks, key=None, augment=None, device=device, workers=workers)
+    return read_batches(split, chunks, key=None, augment=None, device=device, workers=workers)
 
 
-def _stream(
+def read_batches(
     split: Split,
     chunks: Sequence[Tensor],
     *,
@@ -75,6 +75,7 @@ def _stream(
     device: torch.device | str,
     workers: int,
 ) -> Iterator[Batch]:
+    """The images of each chunk of ids; augmented with the streams that `key` names."""
     if workers < 0:
         raise UserError(f"workers must be at least 0, got {workers}")
     device = torch.device(device)

@@ -215,7 +215,7 @@ def _natural(
     model: nn.Module, split: Split, batch_size: int, limit: int | None, workers: int, device: torch.device
 ) -> tuple[Tensor, list[str], Tensor, Tensor]:
     right, names, images, labels = [], list[str](), [], []
-    for x, y, _ in ordered(split, batch_size=batch_size, device=device, workers=workers, limit=limit):
+    for x, y, *_ in ordered(split, batch_size=batch_size, device=device, workers=workers, limit=limit):
         right.append(~misclassified(model, x, y).cpu())
         names += example_ids(x, y)
         images.append(x.cpu())

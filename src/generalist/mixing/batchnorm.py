@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
-from generalist.core.rng import ImageStreams
-from generalist.core.types import Batch, Objective
+from generalist.core.types import Batch, Objective, moment
 
 
 def has_batchnorm(model: nn.Module) -> bool:
@@ -15,7 +14,7 @@ def has_batchnorm(model: nn.Module) -> bool:
 
 @torch.no_grad()
 def recalibrate_(
-    model: nn.Module, objectives: Sequence[Objective], batches: Iterable[Batch], *, seed: int, epoch: float
+    model: nn.Module, objectives: Sequence[Objective], batches: Iterable[Batch], *, seed: int, progress: float
 ) -> None:
     """Running statistics ← plain averages over clean inputs and over what each task feeds the model in training."""
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
@@ -31,8 +30,8 @@ def recalibrate_(
             model.train()
             model(batch.x)
             for index, objective in enumerate(objectives):
-                streams = ImageStreams(seed, "recalibrate", index, ids=batch.ids)
-                objective(model, batch.x, batch.y, generator=streams, epoch=epoch)
+                now = moment(seed, "recalibrate", index, ids=batch.ids, progress=progress, extra=batch.extra)
+                objective(model, batch.x, batch.y, moment=now)()
     finally:
         model.train(training)
         for norm, momentum in zip(norms, momenta, strict=True):

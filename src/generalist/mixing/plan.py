@@ -97,6 +97,9 @@ class MixPlan:
         """α', warmed up as min(α', (1+s)/(10+s))."""
         return min(self.decay_limit, (1 + step) / (10 + step)) if self.decay_warmup else self.decay_limit
 
+    def ends_epoch(self, step: int) -> bool:
+        return (step + 1) % self.steps_per_epoch == 0
+
     def redistributes_after(self, step: int) -> bool:
         """Whether learners are reset to θ_g once this step is done."""
         return self.next_redistribution(step) == step

@@ -7,13 +7,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from generalist.attacks import pgd
-from generalist.core.rng import Source
 from generalist.core.threat import Threat
-from generalist.core.types import Count, Exact, LossTerms, Unit
+from generalist.core.types import Count, Loss, LossTerms, Moment, Unit
+from generalist.objectives.fields import StepSize
 from generalist.objectives.registry import OBJECTIVES
 
 Beta = Annotated[float, Field(gt=0, le=1)]
-StepSize = Annotated[Exact, Field(gt=0)]
 
 
 @OBJECTIVES.register("adversarial")
@@ -22,21 +21,25 @@ def adversarial(
     x: Tensor,
     y: Tensor,
     *,
-    generator: Source,
-    epoch: float,
+    moment: Moment,
     threat: Threat,
     beta: Beta = 1.0,
     steps: Count = 10,
     step_size: StepSize | None = None,
     random_start: bool = True,
     label_smoothing: Unit = 0.0,
-) -> LossTerms:
+) -> Loss:
     """β·CE(x') + (1−β)·CE(x), x' from PGD on CE; step ε/4 unless given (CVPR Eq. 1)."""
+    generator = moment.generator
     x_adv = pgd(
         model, x, y, threat=threat, steps=steps, step_size=step_size, random_start=random_start, generator=generator
     )
-    robust = F.cross_entropy(model(x_adv), y, label_smoothing=label_smoothing)
-    if beta == 1:
-        return LossTerms(robust)
-    clean = F.cross_entropy(model(x), y, label_smoothing=label_smoothing)
-    return LossTerms(beta * robust + (1 - beta) * clean, {"robust": robust.detach(), "clean": clean.detach()})
+
+    def loss() -> LossTerms:
+        robust = F.cross_entropy(model(x_adv), y, label_smoothing=label_smoothing)
+        if beta == 1:
+            return LossTerms(robust)
+        clean = F.cross_entropy(model(x), y, label_smoothing=label_smoothing)
+        return LossTerms(beta * robust + (1 - beta) * clean, {"robust": robust.detach(), "clean": clean.detach()})
+
+    return loss

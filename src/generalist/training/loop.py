@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from generalist.core.rng import ImageStreams
 from generalist.core.types import Batch
 from generalist.mixing import MixPlan
 from generalist.training.guards import Interrupted, Interrupts, stop_if_diverged
@@ -37,9 +36,9 @@ def fit(
         decay, weights = plan.decay(step), plan.weights(step)
         for learner in state.learners.values():
             if plan.live(learner.name, step):
-                streams = ImageStreams(seed, learner.name, step, ids=batch.ids)
-                epoch = step / plan.steps_per_epoch
-                terms = learner.step(batch, progress=plan.progress(step), epoch=epoch, generator=streams)
+                terms = learner.step(batch, progress=plan.progress(step), key=(seed, learner.name, step))
+                if plan.ends_epoch(step):
+                    learner.end_epoch_()
                 learner.update_average_(decay)
                 if learner.bad_steps:
                     stop_if_diverged(learner, bad_steps=bad_steps, step=step)
@@ -48,7 +47,7 @@ def fit(
         state.mix.accumulate_(state.trees, weights=weights, decay=decay)
         state.step += 1
 
-        if state.step % plan.steps_per_epoch == 0:
+        if plan.ends_epoch(step):
             events.epoch_ended(state)
         if plan.redistributes_after(step):
             redistribute_()

@@ -1,15 +1,13 @@
 """Everything a run depends on besides its recipe: saved whole, loaded whole."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from generalist.core.types import LossTerms, StateTree
-from generalist.learner import Learner, copy_tree_, state_tree
+from generalist.learner import Learner, below, copy_tree_, state_tree
 from generalist.mixing import Mix
 from generalist.training.checkpoint import latest_checkpoint, save_checkpoint
 from generalist.training.instruments import Regret
@@ -84,15 +82,11 @@ class TrainState:
         tensors, values = found
         self.step, state = values["step"], values["state"]
         for name, learner in self.learners.items():
-            learner.load(_below(tensors, f"learner/{name}/"), state[f"learner/{name}"])
-        self.mix.load(_below(tensors, "mix/"), state["mix"])
+            learner.load(below(tensors, f"learner/{name}/"), state[f"learner/{name}"])
+        self.mix.load(below(tensors, "mix/"), state["mix"])
         for name in self.tallies:
             device = self.learners[name].device
-            sums = {key: tensor.to(device) for key, tensor in _below(tensors, f"tally/{name}/").items()}
+            sums = {key: tensor.to(device) for key, tensor in below(tensors, f"tally/{name}/").items()}
             self.tallies[name] = Tally(state["tallies"][name], sums)
         self.regret, self.seconds = Regret(**state["regret"]), state["seconds"]
         return True
-
-
-def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,83 @@
+"""Images from outside the dataset in every batch: labelled, pseudo-labelled or generated."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from generalist.core.errors import UserError
+from generalist.core.rng import generator
+from generalist.core.types import Batch
+from generalist.data.augment import Augment
+from generalist.data.batches import batches, read_batches, steps_per_epoch
+from generalist.data.npz import read_npz
+from generalist.data.splits import Dataset, Split, check_labels
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A training split and an extra one; `share` of each batch comes from the extra one."""
+
+    own: Split
+    extra: Split
+    share: float
+
+    def sizes(self, batch_size: int) -> tuple[int, int]:
+        """Own and extra images of a batch; at least one of each."""
+        extra = min(max(round(self.share * batch_size), 1), batch_size - 1)
+        if extra < 1:
+            raise UserError(f"data.extra needs batches of at least 2 images, got batch_size {batch_size}")
+        return batch_size - extra, extra
+
+    def steps(self, batch_size: int) -> int:
+        """An epoch is one pass over the training split; the extra one goes on from epoch to epoch."""
+        return steps_per_epoch(self.own, batch_size=self.sizes(batch_size)[0])
+
+    def batches(
+        self,
+        *,
+        batch_size: int,
+        seed: int,
+        epoch: int,
+        start: int = 0,
+        augment: Augment | None = None,
+        device: torch.device | str = "cpu",
+        workers: int = 0,
+    ) -> Iterator[Batch]:
+        """As `data.batches`; extra images come last in a batch and are marked."""
+        own_size, extra_size = self.sizes(batch_size)
+        steps = self.steps(batch_size)
+        own = batches(
+            self.own, batch_size=own_size, seed=seed, epoch=epoch, start=start, augment=augment, device=device,
+            workers=workers,
+        )  # fmt: skip
+        chunks = [self._chunk(seed, epoch * steps + step, extra_size) for step in range(start, steps)]
+        key = (seed, "augment extra", epoch)
+        extra = read_batches(self.extra, chunks, key=key, augment=augment, device=device, workers=workers)
+        for mine, theirs in zip(own, extra, strict=True):
+            x, y = torch.cat([mine.x, theirs.x]), torch.cat([mine.y, theirs.y])
+            ids = torch.cat([mine.ids, theirs.ids + len(self.own)])
+            yield Batch(x.contiguous(memory_format=torch.channels_last), y, ids, ids >= len(self.own))
+
+    def _chunk(self, seed: int, step: int, size: int) -> Tensor:
+        """The extra images of a step: pass after pass over all of them, each in an order of its own."""
+        places = torch.arange(step * size, (step + 1) * size)
+        passes, at = places // len(self.extra), places % len(self.extra)
+        orders = {
+            int(number): torch.randperm(len(self.extra), generator=generator(seed, "extra", int(number)))
+            for number in passes.unique()
+        }
+        return torch.stack([orders[int(number)][place] for number, place in zip(passes, at, strict=True)])
+
+
+def read_extra_split(path: Path, dataset: Dataset) -> Split:
+    """The images and labels of an .npz (its training part where it has several), fit for the dataset."""
+    split = read_npz(path).train
+    if split.shape != dataset.shape:
+        raise UserError(f"{path} has images of shape {split.shape}, the dataset {dataset.shape}; they must be alike")
+    if not len(split):
+        raise UserError(f"{path} has no images; data.extra needs at least one")
+    check_labels(str(path), "extra", split.labels, len(dataset.classes))
+    return split

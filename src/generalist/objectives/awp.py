@@ -1,0 +1,51 @@
+"""Adversarial weight perturbation (Wu et al. 2020), around any objective."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from generalist.core.types import Loss
+from generalist.objectives.gradients import weight_gradients
+
+TINY = 1e-12
+
+
+@contextmanager
+def perturbed_weights(
+    model: nn.Module,
+    loss: Loss,
+    gamma: float,
+    *,
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+) -> Iterator[None]:
+    """w + γ·‖w‖·g/‖g‖ for every weight matrix or kernel inside, g = ∇ loss; afterwards all is as it was.
+
+    The batch is not attacked again: the ascent and the step see the same images.
+    """
+    if gamma == 0:
+        yield
+        return
+    weights = [p for p in model.parameters() if p.requires_grad and p.dim() > 1]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    with autocast():
+        total = loss().total
+    gradients = weight_gradients(total, weights)
+    before = [weight.detach().clone() for weight in weights]
+    with torch.no_grad():
+        for buffer, old in buffers:  # one batch counts once in BatchNorm's statistics
+            buffer.copy_(old)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.add_(_ascent(weight, gradient, gamma))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for weight, old in zip(weights, before, strict=True):
+                weight.copy_(old)
+
+
+def _ascent(weight: Tensor, gradient: Tensor, gamma: float) -> Tensor:
+    return gradient * (gamma * weight.norm() / gradient.norm().clamp_min(TINY))

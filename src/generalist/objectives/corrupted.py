@@ -1,0 +1,34 @@
+"""Training on corrupted images: noise, blur, contrast and brightness, one kind an image."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from generalist.core.threat import column
+from generalist.core.types import Loss, LossTerms, Moment, PositiveFloat
+from generalist.objectives.registry import OBJECTIVES
+
+
+@OBJECTIVES.register("corrupted")
+def corrupted(model: nn.Module, x: Tensor, y: Tensor, *, moment: Moment, severity: PositiveFloat = 0.3) -> Loss:
+    """CE of each image under one of four corruptions, of a strength drawn from 0 to `severity`."""
+    inputs = corrupt(x, moment, severity=severity)
+    return lambda: LossTerms(F.cross_entropy(model(inputs), y))
+
+
+def corrupt(x: Tensor, moment: Moment, *, severity: float) -> Tensor:
+    """Gaussian noise, 3×3 blur, contrast towards the image's mean, brightness up or down; back into the box."""
+    kind, strength, sign = moment.generator.uniform(3).to(x).unbind(1)
+    strength = column(severity * strength, x)
+    blurred = F.avg_pool2d(F.pad(x, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
+    mean = x.mean((1, 2, 3), keepdim=True)
+    choices = torch.stack(
+        [
+            x + strength * moment.generator.normal(*x.shape[1:]).to(x),
+            x + strength.clamp(max=0.3) / 0.3 * (blurred - x),
+            mean + (1 - strength) * (x - mean),
+            x + strength * column(torch.where(sign < 0.5, -1.0, 1.0), x),
+        ]
+    )
+    which = (kind * len(choices)).long()
+    return choices[which, torch.arange(len(x), device=x.device)].clamp_(0, 1)

@@ -1,0 +1,50 @@
+"""E-AT (Croce and Hein 2022): one extreme norm a batch, the one that still does harm more often."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from generalist.attacks import apgd
+from generalist.core.types import Count, Loss, LossTerms, Moment, Unit
+from generalist.objectives.fields import Threats
+from generalist.objectives.registry import OBJECTIVES
+from generalist.objectives.stateful import Stateful
+
+
+@OBJECTIVES.register("e-at")
+class ExtremeNorms(Stateful):
+    """CE(x'), x' the point of highest CE of APGD; the threat is drawn in proportion to its running robust error."""
+
+    errors: Tensor
+
+    def __init__(self, *, threats: Threats, steps: Count = 10, memory: Unit = 0.9) -> None:
+        super().__init__()
+        self._threats, self._steps, self._memory = threats, steps, memory
+        self.register_buffer("errors", torch.ones(len(threats)))
+
+    def attach_(self, model: nn.Module) -> None:
+        self.to(next(model.parameters()).device)
+
+    def draw(self, moment: Moment) -> Tensor:
+        """Which threat: a number of no dimension, on the device."""
+        reached = self.errors.cumsum(0) / self.errors.sum().clamp_min(1e-12)
+        return (moment.shared.uniform(1)[0, 0].to(reached) >= reached[:-1]).sum()
+
+    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, moment: Moment) -> Loss:
+        chosen = int(self.draw(moment))
+        x_adv = apgd(
+            model, x, y, threat=self._threats[chosen], steps=self._steps, loss="ce", stop_when_wrong=False,
+            random_start=False, wider_first=False, generator=moment.generator,
+        )  # fmt: skip
+
+        def loss() -> LossTerms:
+            logits = model(x_adv)
+            if torch.is_grad_enabled():
+                error = (logits.detach().argmax(1) != y).float().mean()
+                self.errors[chosen] = self._memory * self.errors[chosen] + (1 - self._memory) * error
+            return LossTerms(F.cross_entropy(logits, y), {f"error_{t}": e for t, e in self._by_threat().items()})
+
+        return loss
+
+    def _by_threat(self) -> dict[str, Tensor]:
+        return {str(threat): error.clone() for threat, error in zip(self._threats, self.errors, strict=True)}

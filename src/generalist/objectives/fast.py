@@ -1,0 +1,58 @@
+"""Fast adversarial training (Wong et al. 2020): one long step from a random start, watched for its known failure."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from generalist.attacks import misclassified, pgd
+from generalist.core.errors import RunError
+from generalist.core.threat import Threat
+from generalist.core.types import Count, Loss, LossTerms, Moment, PositiveFloat, Unit
+from generalist.objectives.registry import OBJECTIVES
+from generalist.objectives.stateful import Stateful
+
+WATCH_STEPS = 10
+
+
+@OBJECTIVES.register("fast")
+class Fast(Stateful):
+    """CE(x'), x' by FGSM of 1.25ε from a uniform start.
+
+    Every `watch_every` steps the batch is attacked by PGD-10 too. Where less than `collapse` of the best PGD accuracy
+    so far is left, the model has learned the one step instead of robustness (catastrophic overfitting): the run stops.
+    """
+
+    best: Tensor
+    steps_done: Tensor
+
+    def __init__(
+        self, *, threat: Threat, step: PositiveFloat = 1.25, watch_every: Count = 50, collapse: Unit = 0.5
+    ) -> None:
+        super().__init__()
+        self._threat, self._step = threat, step
+        self._watch_every, self._collapse = watch_every, collapse
+        self.register_buffer("best", torch.zeros(()))
+        self.register_buffer("steps_done", torch.zeros((), dtype=torch.int64))
+
+    def attach_(self, model: nn.Module) -> None:
+        self.to(next(model.parameters()).device)
+
+    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, moment: Moment) -> Loss:
+        if model.training and torch.is_grad_enabled():
+            self.steps_done += 1
+            if int(self.steps_done) % self._watch_every == 0:
+                self._watch(model, x, y, moment)
+        size = self._step * self._threat.radius
+        x_adv = pgd(model, x, y, threat=self._threat, steps=1, step_size=size, generator=moment.generator)
+        return lambda: LossTerms(F.cross_entropy(model(x_adv), y), {"pgd": self.best.clone()})
+
+    def _watch(self, model: nn.Module, x: Tensor, y: Tensor, moment: Moment) -> None:
+        attacked = pgd(model, x, y, threat=self._threat, steps=WATCH_STEPS, generator=moment.generator)
+        accuracy = float((~misclassified(model, attacked, y)).float().mean())
+        if accuracy < self._collapse * float(self.best):
+            raise RunError(
+                f"catastrophic overfitting at step {int(self.steps_done)}: PGD-{WATCH_STEPS} accuracy on a training"
+                f" batch fell to {accuracy:.0%} from {float(self.best):.0%}; the models selected so far are kept."
+                " Try a smaller eps, a shorter step, or PGD with two or more steps"
+            )
+        self.best.clamp_(min=accuracy)

@@ -1,0 +1,29 @@
+"""Types of recipe fields that several objectives share, and what is drawn or looked up for all of them."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from generalist.attacks import attack_view
+from generalist.core.rng import normal_like
+from generalist.core.threat import Threat
+from generalist.core.types import Exact, Moment
+
+StepSize = Annotated[Exact, Field(gt=0)]
+StepSizes = tuple[StepSize, ...]
+Threats = Annotated[tuple[Threat, ...], Field(min_length=1)]
+Share = Annotated[Exact, Field(ge=0, le=1)]
+
+
+def near(x: Tensor, moment: Moment, *, deviation: float = 0.001) -> Tensor:
+    """Where TRADES and its kin begin: the image with a little Gaussian noise."""
+    return x + deviation * normal_like(x, moment.generator)
+
+
+@torch.no_grad()
+def eval_logits(model: nn.Module, x: Tensor) -> Tensor:
+    """What the model says in eval mode, as an attack sees it."""
+    with attack_view(model) as view:
+        return view(x).float()

@@ -1,0 +1,31 @@
+"""Gradients for the weights, outside of the one backward pass of a step."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from generalist.attacks import HALF_LOSS_SCALE
+
+
+def weight_gradients(loss: Tensor, weights: Sequence[nn.Parameter]) -> list[Tensor]:
+    """∇ loss for each of the weights; zeros for those that it does not depend on."""
+    scale = HALF_LOSS_SCALE if _half(loss.device.type) else 1.0
+    found = torch.autograd.grad(loss * scale, list(weights), allow_unused=True)
+    return [
+        torch.zeros_like(weight) if gradient is None else gradient / scale
+        for weight, gradient in zip(weights, found, strict=True)
+    ]
+
+
+def with_gradients(value: Tensor, weights: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> Tensor:
+    """A loss of this value whose backward pass gives the weights these gradients."""
+    line = sum(
+        ((weight * gradient.detach()).sum() for weight, gradient in zip(weights, gradients, strict=True)),
+        start=torch.zeros_like(value),
+    )
+    return value.detach() + line - line.detach()
+
+
+def _half(device: str) -> bool:
+    return torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.float16

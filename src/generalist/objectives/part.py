@@ -1,0 +1,86 @@
+"""PART (Zhang et al. 2024): pixels that matter little to the prediction are perturbed less."""
+
+from fractions import Fraction
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from generalist.attacks import attack_view, cross_entropy, frozen, loss_and_gradient
+from generalist.core.errors import UserError
+from generalist.core.threat import Threat, column
+from generalist.core.types import Count, Loss, LossTerms, Moment, PositiveFloat, Unit
+from generalist.objectives.fields import Share, StepSize
+from generalist.objectives.registry import OBJECTIVES
+
+
+@OBJECTIVES.register("part")
+def part(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    moment: Moment,
+    threat: Threat,
+    steps: Count = 10,
+    step_size: StepSize | None = None,
+    start: Share = Fraction(1, 6),
+    lower: Unit = 0.875,
+    deviations: PositiveFloat = 1.0,
+) -> Loss:
+    """CE(x'), x' from PGD with a bound for each pixel; AT up to `start` (a share of training).
+
+    Pixels whose class-activation map exceeds its mean by `deviations` standard deviations keep ε, the others have
+    `lower`·ε (7/255 of 8/255).
+    """
+    if threat.norm != "linf":
+        raise UserError(f"part bounds single pixels, which only linf does; got threat {threat}")
+    size = threat.radius / 4 if step_size is None else float(step_size)
+    bound = torch.full_like(x[:, :1], threat.radius)
+    if moment.progress >= float(start):
+        matters = standardised(activation_map(model, x)) > deviations
+        bound = torch.where(matters, bound, lower * bound)
+    x_adv = into(threat.random_start(x, moment.generator), x, bound)
+    with attack_view(model) as view:
+        for _ in range(steps):
+            _, _, gradient = loss_and_gradient(view, x_adv, y, cross_entropy)
+            x_adv = into(x_adv + size * gradient.sign(), x, bound)
+    return lambda: LossTerms(F.cross_entropy(model(x_adv), y))
+
+
+def into(x_adv: Tensor, x: Tensor, bound: Tensor) -> Tensor:
+    return torch.clamp(x_adv, x - bound, x + bound).clamp_(0, 1)
+
+
+def activation_map(model: nn.Module, x: Tensor) -> Tensor:
+    """Grad-CAM (Selvaraju et al. 2017) of the predicted class at the last feature map, resized: [B, 1, H, W].
+
+    A network without feature maps has its input as the only one.
+    """
+    maps: list[Tensor] = []
+
+    def note(module: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
+        if isinstance(output, Tensor) and output.dim() == 4 and output.requires_grad:
+            maps.append(output)
+
+    leaves = [module for module in model.modules() if not any(module.children())]
+    hooks = [module.register_forward_hook(note) for module in leaves]
+    try:
+        with frozen(model), torch.enable_grad():
+            image = x.detach().requires_grad_()
+            logits = model(image)
+            feature = maps[-1] if maps else image
+            (gradient,) = torch.autograd.grad(logits.max(1).values.sum(), feature)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    weights = gradient.float().mean((2, 3), keepdim=True)
+    heat = (weights * feature.detach().float()).sum(1, keepdim=True).relu()
+    return F.interpolate(heat, size=x.shape[2:], mode="bilinear", align_corners=False)
+
+
+def standardised(heat: Tensor) -> Tensor:
+    """Mean 0 and deviation 1 for each image; 0 where it is flat."""
+    flat = heat.flatten(1)
+    mean, deviation = flat.mean(1), flat.std(1, unbiased=False)
+    return (heat - column(mean, heat)) / column(deviation.clamp_min(1e-12), heat)

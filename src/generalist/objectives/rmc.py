@@ -1,0 +1,75 @@
+"""RMC: robust mode connectivity (Wang et al. 2023). A curve of networks between two robust endpoints, its bend trained.
+
+The quadratic Bézier curve with bend b is θ(t) = (1−t)²·w₁ + 2t(1−t)·b + t²·w₂. The learner's model is kept at its
+middle m = θ(½) = ¼w₁ + ½b + ¼w₂, which is a network that can be validated and mixed where b is not. In terms of m,
+θ(t) = (1−t)(1−2t)·w₁ + 4t(1−t)·m + t(2t−1)·w₂; the gradient for m is scaled so that b takes the steps of Bézier's form.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from generalist.attacks import pgd
+from generalist.core.types import Count, Loss, LossTerms, Moment
+from generalist.objectives.fields import Threats
+from generalist.objectives.registry import OBJECTIVES
+from generalist.objectives.stateful import Consulted, Stateful
+
+
+@OBJECTIVES.register("rmc")
+class Curve(Stateful):
+    """CE(x') under θ(t), t~U(0, 1) for each batch; x' against θ(t), one threat a batch, all equally often."""
+
+    needs = ("first", "second")
+    outlives_reset = False
+
+    def __init__(
+        self, *, networks: Mapping[str, nn.Module], threats: Threats, steps: Count = 10, points: Count = 61
+    ) -> None:
+        super().__init__()
+        self._ends = [Consulted(networks[name]) for name in self.needs]
+        self._threats, self._steps, self._points = threats, steps, points
+
+    def attach_(self, model: nn.Module) -> None:
+        """The bend starts halfway between the endpoints."""
+        self._probe = Consulted(copy.deepcopy(model))
+        with torch.no_grad():
+            states = [end.network.state_dict() for end in self._ends]
+            for name, tensor in model.state_dict(keep_vars=True).items():
+                first, second = (state[name].to(tensor.device) for state in states)
+                tensor.copy_((first + second) / 2 if tensor.is_floating_point() else first)
+
+    def at(self, model: nn.Module, t: float) -> dict[str, Tensor]:
+        """The parameters of θ(t) by name, with a gradient for the model's own."""
+        first, second = (dict(end.network.named_parameters()) for end in self._ends)
+        a, m, b = (1 - t) * (1 - 2 * t), 4 * t * (1 - t), t * (2 * t - 1)
+        return {
+            # ∂θ/∂b = 2t(1−t) and m = b/2 + …, so a step of b moves m by t(1−t) = m/4 times the gradient
+            name: a * first[name].to(w) + b * second[name].to(w) + m / 4 * w + 3 * m / 4 * w.detach()
+            for name, w in model.named_parameters()
+        }
+
+    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, moment: Moment) -> Loss:
+        t, which = moment.shared.uniform(2)[0].tolist()
+        threat = self._threats[int(which * len(self._threats))]
+        probe = self._place_(model, t)
+        x_adv = pgd(probe, x, y, threat=threat, steps=self._steps, generator=moment.generator)
+
+        def loss() -> LossTerms:
+            return LossTerms(F.cross_entropy(functional_call(model, self.at(model, t), (x_adv,)), y))
+
+        return loss
+
+    def variants(self, model: nn.Module) -> Iterator[nn.Module]:
+        for index in range(self._points):
+            yield copy.deepcopy(self._place_(model, index / max(self._points - 1, 1)))
+
+    @torch.no_grad()
+    def _place_(self, model: nn.Module, t: float) -> nn.Module:
+        """θ(t) as a network of its own, with the model's buffers."""
+        self._probe.network.load_state_dict({**model.state_dict(), **self.at(model, t)})
+        return self._probe.network

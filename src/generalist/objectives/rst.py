@@ -1,0 +1,43 @@
+"""Robust self-training (Raghunathan et al. 2020), on labelled and, with `data.extra`, on pseudo-labelled images."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from generalist.attacks import pgd
+from generalist.core.threat import Threat
+from generalist.core.types import Count, Loss, LossTerms, Moment, NonNegativeFloat
+from generalist.objectives.fields import StepSize, near
+from generalist.objectives.registry import OBJECTIVES
+
+
+@OBJECTIVES.register("rst")
+def rst(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    moment: Moment,
+    threat: Threat,
+    steps: Count = 10,
+    step_size: StepSize | None = None,
+    natural_weight: NonNegativeFloat = 0.5,
+    robust_weight: NonNegativeFloat = 0.5,
+    extra_natural_weight: NonNegativeFloat = 0.9,
+    extra_robust_weight: NonNegativeFloat = 0.5,
+) -> Loss:
+    """½·CE(x) + ½·CE(x'), x' from PGD on CE beside the image; images of `data.extra` have weights of their own."""
+    start = near(x, moment)
+    x_adv = pgd(model, x, y, threat=threat, steps=steps, step_size=step_size, start=start)
+    extra = torch.zeros_like(y, dtype=torch.bool) if moment.extra is None else moment.extra
+    natural, robust = (
+        torch.where(extra, theirs, own)
+        for own, theirs in ((natural_weight, extra_natural_weight), (robust_weight, extra_robust_weight))
+    )
+
+    def loss() -> LossTerms:
+        clean = (natural * F.cross_entropy(model(x).float(), y, reduction="none")).mean()
+        attacked = (robust * F.cross_entropy(model(x_adv).float(), y, reduction="none")).mean()
+        return LossTerms(clean + attacked, {"clean": clean.detach(), "robust": attacked.detach()})
+
+    return loss

@@ -1,0 +1,136 @@
+"""TRADES (Zhang et al. 2019), and two that build on it: HAT (Rade and Moosavi-Dezfooli 2022), LBGAT (Cui et al. 2021).
+
+All three attack the divergence from the clean answer, KL(p(x)‖p(x')), with p(x) computed once.
+"""
+
+import copy
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from generalist.attacks import kl, pgd
+from generalist.core.threat import Threat
+from generalist.core.types import Count, Loss, LossTerms, Moment, NonNegativeFloat
+from generalist.objectives.fields import StepSize, eval_logits, near
+from generalist.objectives.registry import OBJECTIVES
+from generalist.objectives.stateful import Consulted, Stateful
+
+
+@OBJECTIVES.register("trades")
+def trades(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    moment: Moment,
+    threat: Threat,
+    beta: NonNegativeFloat = 6.0,
+    steps: Count = 10,
+    step_size: StepSize | None = None,
+) -> Loss:
+    """CE(x) + β·KL(p(x)‖p(x')), gradient through both; β = 0 is natural training and makes no x'."""
+    if beta == 0:
+        return lambda: LossTerms(F.cross_entropy(model(x), y))
+    x_adv = diverging(model, x, y, moment=moment, threat=threat, steps=steps, step_size=step_size)
+
+    def loss() -> LossTerms:
+        logits = model(x)
+        clean, apart = F.cross_entropy(logits, y), divergence(logits, model(x_adv))
+        return LossTerms(clean + beta * apart, {"clean": clean.detach(), "divergence": apart.detach()})
+
+    return loss
+
+
+@OBJECTIVES.register("hat")
+class HelperAdversarial(Stateful):
+    """TRADES, and CE at x + 2(x'−x) with the label that a standard-trained network gives to x'."""
+
+    needs = ("standard",)
+    outlives_reset = False
+
+    def __init__(
+        self,
+        *,
+        networks: Mapping[str, nn.Module],
+        threat: Threat,
+        beta: NonNegativeFloat = 2.5,
+        gamma: NonNegativeFloat = 0.5,
+        reach: NonNegativeFloat = 2.0,
+        steps: Count = 10,
+        step_size: StepSize | None = None,
+    ) -> None:
+        super().__init__()
+        self._standard = Consulted(networks["standard"])
+        self._threat, self._steps, self._step_size = threat, steps, step_size
+        self._beta, self._gamma, self._reach = beta, gamma, reach
+
+    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, moment: Moment) -> Loss:
+        x_adv = diverging(model, x, y, moment=moment, threat=self._threat, steps=self._steps, step_size=self._step_size)
+        helper = x + self._reach * (x_adv - x)
+        label = eval_logits(self._standard.network, x_adv).argmax(1)
+
+        def loss() -> LossTerms:
+            logits = model(x)
+            clean, apart = F.cross_entropy(logits, y), divergence(logits, model(x_adv))
+            far = F.cross_entropy(model(helper), label)
+            parts = {"clean": clean.detach(), "divergence": apart.detach(), "helper": far.detach()}
+            return LossTerms(clean + self._beta * apart + self._gamma * far, parts)
+
+        return loss
+
+
+@OBJECTIVES.register("lbgat")
+class BoundaryGuided(Stateful):
+    """CE(g(x), y) + MSE(f(x'), g(x)) + β·KL(p_f(x)‖p_f(x')); g is a natural network trained beside f."""
+
+    def __init__(
+        self,
+        *,
+        threat: Threat,
+        beta: NonNegativeFloat = 6.0,
+        steps: Count = 10,
+        step_size: StepSize | None = None,
+    ) -> None:
+        super().__init__()
+        self._threat, self._beta, self._steps, self._step_size = threat, beta, steps, step_size
+
+    def attach_(self, model: nn.Module) -> None:
+        self.guide = copy.deepcopy(model)
+
+    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, moment: Moment) -> Loss:
+        x_adv = diverging(model, x, y, moment=moment, threat=self._threat, steps=self._steps, step_size=self._step_size)
+        self.guide.train(model.training)
+
+        def loss() -> LossTerms:
+            guide, robust = self.guide(x), model(x_adv)
+            clean, pull = F.cross_entropy(guide, y), F.mse_loss(robust, guide)
+            parts = {"guide": clean.detach(), "pull": pull.detach()}
+            if self._beta == 0:
+                return LossTerms(clean + pull, parts)
+            apart = divergence(model(x), robust)
+            return LossTerms(clean + pull + self._beta * apart, {**parts, "divergence": apart.detach()})
+
+        return loss
+
+
+def diverging(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    moment: Moment,
+    threat: Threat,
+    steps: int,
+    step_size: StepSize | None,
+) -> Tensor:
+    """x' whose answer is far from that to x, labels aside."""
+    p = eval_logits(model, x).softmax(1)
+    start = near(x, moment)
+    return pgd(model, x, y, threat=threat, steps=steps, step_size=step_size, start=start, criterion=kl(p))
+
+
+def divergence(logits: Tensor, logits_adv: Tensor) -> Tensor:
+    """The mean of KL(p(x)‖p(x'))."""
+    return F.kl_div(F.log_softmax(logits_adv.float(), 1), torch.softmax(logits.float(), 1), reduction="batchmean")
