@@ -14,7 +14,7 @@ from generalist.core.errors import UserError
 from generalist.report.compare import Comparison, check_alike, distinct_names, make_comparison, ranks
 from generalist.report.layouts import csv_text, latex_text, markdown_text, plain_text, terminal_tables
 from generalist.report.paper import METHODS, method_of, network_of, paper_table
-from generalist.report.scatter import draw_scatter, pareto_front
+from generalist.report.scatter import _floor, draw_scatter, pareto_front
 
 C = "cifar10-resnet18"
 
@@ -305,6 +305,12 @@ def test_the_record_for_json(beside_table_one: Comparison) -> None:
 def test_the_pareto_front() -> None:
     assert pareto_front([(1, 5), (2, 4), (2, 3), (3, 4), (0, 5), (4, 1)]) == [(1, 5), (3, 4), (4, 1)]
     assert pareto_front([]) == []
+
+
+def test_a_point_far_below_does_not_press_the_others_together() -> None:
+    assert _floor([0.0, 45.0, 50.0, 55.0]) == pytest.approx(43.5)
+    assert _floor([40.0, 45.0, 50.0, 55.0]) is None
+    assert _floor([0.0, 45.0, 50.0]) is None
 
 
 @pytest.mark.parametrize("count", [1, 2, 12])

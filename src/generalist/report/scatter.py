@@ -35,20 +35,15 @@ def draw_scatter(comparison: Comparison) -> bytes:
         figure = Figure(figsize=(6.4, 4.8), layout="constrained", dpi=DPI)
         axis = figure.subplots()
         axis.margins(0.1)
-        for a, b in pairs:
-            axis.plot([a.x, b.x], [a.y, b.y], color=THEIRS, lw=0.6, ls=(0, (1, 1.5)), zorder=1)
-        front = pareto_front([(point.x, point.y) for point in ours])
-        if len(front) > 1:
-            axis.plot(*zip(*front, strict=True), color=GLOBAL, alpha=0.2, lw=2, zorder=0, label="Pareto front")
         floor = _floor([point.y for point in (*ours, *theirs)])
         shown, shown_theirs = ([_lifted(point, floor) for point in points] for points in (ours, theirs))
-        for points, label in ((shown, "runs"), (shown_theirs, comparison.paper)):
-            for i, point in enumerate(points):
-                axis.plot(
-                    point.x, point.y, "v" if point.y == floor else "o", ms=MARKER, mec=point.colour, mew=0.9,
-                    mfc="white" if point.hollow else point.colour, label=None if i else label,
-                    zorder=3 - point.hollow, clip_on=False,
-                )  # fmt: skip
+        for run, paper in pairs:
+            axis.plot([run.x, paper.x], [run.y, paper.y], color=THEIRS, lw=0.6, ls=(0, (1, 1.5)), zorder=1)
+        front = pareto_front([(point.x, point.y) for point in shown if point.y != floor])  # no line to where none is
+        if len(front) > 1:
+            axis.plot(*zip(*front, strict=True), color=GLOBAL, alpha=0.2, lw=2, zorder=0, label="Pareto front")
+        _mark(axis, shown, label="runs", floor=floor)
+        _mark(axis, shown_theirs, label=comparison.paper, floor=floor)
         if floor is not None:
             top = max(point.y for point in (*ours, *theirs))
             axis.set_ylim(floor, top + 0.1 * (top - floor))
@@ -64,6 +59,15 @@ def draw_scatter(comparison: Comparison) -> bytes:
         buffer = io.BytesIO()
         figure.savefig(buffer, dpi=DPI, format="png")
     return buffer.getvalue()
+
+
+def _mark(axis: Axes, points: Sequence[Point], *, label: str, floor: float | None) -> None:
+    for i, point in enumerate(sorted(points, key=lambda point: point.y == floor)):  # the first one is in the legend
+        axis.plot(
+            point.x, point.y, "v" if point.y == floor else "o", ms=MARKER, mec=point.colour, mew=0.9,
+            mfc="white" if point.hollow else point.colour, label=None if i else label,
+            zorder=3 - point.hollow, clip_on=False,
+        )  # fmt: skip
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
