@@ -4,10 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RUNS ?= runs/demo
+TABLE ?= runs/methods
+METHODS := nt at at-l2 half trades fat iat rst score score-pgd agr part fast-at mart at-awp hat lbgat \
+	avg max msd e-at ramp rmc \
+	generalist-d-natural generalist-d-norms generalist-t generalist-d-trades generalist-t-mart \
+	generalist-5 generalist-7 generalist-10
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo methods test lint bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
@@ -27,6 +32,14 @@ demo: $(READY) ## train NT, AT and Generalist-T on digits, attack them, print th
 	$(BIN)/generalist train digits-generalist-t --set select=last --out $(RUNS)/generalist-t
 	$(BIN)/generalist eval $(RUNS)/nt $(RUNS)/at $(RUNS)/generalist-t
 	@echo "figures: $(RUNS)/*/figures/*.png"
+
+# Fast-AT may end early, when its watch finds that it has overfitted; what it kept until then is compared.
+methods: $(READY) ## every method on digits, attacked by AutoAttack, as one table (about an hour on one core; resumable)
+	-@for method in $(METHODS); do \
+		$(BIN)/generalist train digits-$$method --set select=last --out $(TABLE)/$$method --resume || true; \
+	done
+	$(BIN)/generalist eval $(TABLE)/* --suite autoattack --global --quiet
+	$(BIN)/generalist compare $(TABLE)/* --suite autoattack --markdown $(TABLE)/table.md --scatter $(TABLE)/table.png
 
 lint: $(READY) ## style and types
 	$(BIN)/ruff check .

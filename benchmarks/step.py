@@ -24,7 +24,6 @@ import torch.nn.functional as F
 from generalist import Batch, Learner, Mix, MixPlan, Threat, build_model
 from generalist.attacks.criteria import cross_entropy
 from generalist.attacks.view import attack_view, loss_and_gradient
-from generalist.core.rng import ImageStreams
 from generalist.mixing import REST, Points, Share
 from generalist.objectives import adversarial, natural
 from generalist.training.precision import cpu_has_fast_bf16, pick_precision
@@ -96,8 +95,7 @@ class Ours:
 
     def train(self) -> None:
         for learner in self.learners:
-            streams = ImageStreams(0, learner.name, 0, ids=self.batch.ids)
-            learner.step(self.batch, progress=self.plan.progress(0), epoch=0.0, generator=streams)
+            learner.step(self.batch, progress=self.plan.progress(0), key=(0, learner.name, 0))
 
     def accumulate(self) -> None:
         self.mix.accumulate_(self.trees, weights=self.plan.weights(30000), decay=self.plan.decay(30000))

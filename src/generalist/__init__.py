@@ -3,6 +3,7 @@
 from generalist import attacks
 from generalist.api import evaluate, load
 from generalist.catalogue import load_recipe, recipe_names
+from generalist.comparison import compare
 from generalist.core.errors import RunError, UserError
 from generalist.core.threat import Threat
 from generalist.core.types import Batch, LossTerms
@@ -18,7 +19,8 @@ from generalist.version import __version__
 
 LAYERS = (
     "version", "core", "data", "models", "attacks", "objectives", "optimizers", "learner", "mixing", "training",
-    "evaluation", "report", "recipe", "catalogue", "build", "cost", "run", "api", "targets", "doctor", "cli",
+    "evaluation", "report", "recipe", "catalogue", "build", "cost", "run", "api", "targets", "comparison", "doctor",
+    "cli",
 )  # fmt: skip
 """Each layer imports only from those before it; a test reads the imports."""
 
@@ -43,6 +45,7 @@ __all__ = [
     "__version__",
     "attacks",
     "build_model",
+    "compare",
     "evaluate",
     "load",
     "load_dataset",

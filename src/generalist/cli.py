@@ -14,13 +14,14 @@ from rich.markup import escape
 
 from generalist.build import build
 from generalist.catalogue import load_recipe, recipe_names
+from generalist.comparison import compare
 from generalist.core.errors import RunError, UserError
-from generalist.core.files import write_json
+from generalist.core.files import write_atomically, write_json
 from generalist.core.threat import Threat
 from generalist.doctor import estimate, examine, outline
 from generalist.evaluation import SUITE_NAMES, Attacked, Suite, evaluate_suite, load_suite, save_attacked
 from generalist.recipe import Recipe
-from generalist.report import tables
+from generalist.report import layouts, tables
 from generalist.report.console import Reporter, make_reporter
 from generalist.run import train
 from generalist.targets import Target, model_target, run_targets
@@ -173,6 +174,49 @@ def _attack(
         raise
 
 
+@app.command("compare")
+def compare_command(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders that `eval` has a record of.")],
+    paper: Annotated[
+        str | None,
+        typer.Option(metavar="TABLE", help="Beside ours: a table of Generalist++ (I to IV) or CVPR 2023 (1a to 5)."),
+    ] = None,
+    suite: Annotated[str | None, typer.Option(metavar="NAME", help="The strongest all runs have if not given.")] = None,
+    csv_file: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help="Plain numbers, one row a run.")
+    ] = None,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="[FILE]", help="Everything, to a file.")] = None,
+    latex_file: Annotated[Path | None, typer.Option("--latex", metavar="FILE", help="A booktabs tabular.")] = None,
+    markdown_file: Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="A Markdown table.")] = None,
+    scatter_file: Annotated[
+        Path | None, typer.Option("--scatter", metavar="FILE.png", help="Natural against robust accuracy.")
+    ] = None,
+) -> None:
+    """Put evaluated runs side by side; nothing is trained or attacked again."""
+    if scatter_file is not None and scatter_file.suffix.lower() != ".png":
+        raise UserError(f"--scatter writes a .png file, got {str(scatter_file)!r}")
+    found = compare(runs, suite=suite, paper=paper)
+    files: dict[Path, bytes] = {}
+    if csv_file is not None:
+        files[csv_file] = layouts.csv_text(found).encode()
+    if latex_file is not None:
+        files[latex_file] = layouts.latex_text(found).encode()
+    if markdown_file is not None:
+        files[markdown_file] = layouts.markdown_text(found).encode()
+    if scatter_file is not None:
+        from generalist.report.scatter import draw_scatter  # matplotlib is slow to import, and for this alone
+
+        files[scatter_file] = draw_scatter(found)
+    for path, content in files.items():
+        write_atomically(path, content)
+    if json_file == "-":
+        print(json.dumps(found.record()))
+        return
+    if json_file is not None:
+        write_json(Path(json_file), found.record())
+    layouts.show_comparison(found)
+
+
 recipes_app = typer.Typer(help="The shipped recipes: listed, or one shown in full.", invoke_without_command=True)
 app.add_typer(recipes_app, name="recipes")
 
@@ -231,11 +275,14 @@ def _usage(error: Any) -> str:
 
 
 def _json_to_stdout(arguments: list[str]) -> list[str]:
-    """`eval … --json` without a file means standard output, as it does for the other commands."""
-    if arguments[:1] != ["eval"]:
+    """`eval` or `compare … --json` without a file means standard output, as it does for the other commands."""
+    if arguments[:1] not in (["eval"], ["compare"]):
         return arguments
     following = [*arguments[1:], "--"]
-    bare = [a == "--json" and b.startswith("-") and b != "-" for a, b in zip(arguments, following, strict=True)]
+    bare = [
+        a == "--json" and ((b.startswith("-") and b != "-") or Path(b).is_dir())
+        for a, b in zip(arguments, following, strict=True)
+    ]
     return [part for a, b in zip(arguments, bare, strict=True) for part in ([a, "-"] if b else [a])]
 
 

@@ -25,11 +25,13 @@ ESCAPE = "\x1b"
 def test_no_command_is_help(cli: Cli) -> None:
     outcome = cli()
     assert outcome.code == 0
-    for command in ("train", "eval", "recipes", "doctor"):
+    for command in ("train", "eval", "compare", "recipes", "doctor"):
         assert command in outcome.out
 
 
-@pytest.mark.parametrize("command", [[], ["train"], ["eval"], ["recipes"], ["recipes", "show"], ["doctor"]])
+@pytest.mark.parametrize(
+    "command", [[], ["train"], ["eval"], ["compare"], ["recipes"], ["recipes", "show"], ["doctor"]]
+)
 def test_help(cli: Cli, command: list[str]) -> None:
     outcome = cli(*command, "--help")
     assert outcome.code == 0

@@ -1,0 +1,199 @@
+"""The trade-off of several runs in one picture: natural accuracy against robust accuracy."""
+
+import io
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch
+
+from generalist.report.compare import NATURAL, UNIONS, Comparison, Row
+from generalist.report.figures import COLOURS, GLOBAL, PAPER
+
+OURS, GENERALIST, THEIRS = COLOURS[0], COLOURS[1], "#777777"
+DPI = 200
+MARKER = 4.5
+
+
+@dataclass(frozen=True)
+class Point:
+    label: str
+    x: float
+    y: float
+    colour: str
+    hollow: bool = False
+
+
+def draw_scatter(comparison: Comparison) -> bytes:
+    """A PNG: a labelled point a run, the paper's hollow, our Pareto front as a light line."""
+    ours, theirs, pairs = _points(comparison)
+    with matplotlib.rc_context(PAPER):
+        figure = Figure(figsize=(6.4, 4.8), layout="constrained", dpi=DPI)
+        axis = figure.subplots()
+        axis.margins(0.1)
+        floor = _floor([point.y for point in (*ours, *theirs)])
+        shown, shown_theirs = ([_lifted(point, floor) for point in points] for points in (ours, theirs))
+        for run, paper in pairs:
+            axis.plot([run.x, paper.x], [run.y, paper.y], color=THEIRS, lw=0.6, ls=(0, (1, 1.5)), zorder=1)
+        front = pareto_front([(point.x, point.y) for point in shown if point.y != floor])  # no line to where none is
+        if len(front) > 1:
+            axis.plot(*zip(*front, strict=True), color=GLOBAL, alpha=0.2, lw=2, zorder=0, label="Pareto front")
+        _mark(axis, shown, label="runs", floor=floor)
+        _mark(axis, shown_theirs, label=comparison.paper, floor=floor)
+        if floor is not None:
+            top = max(point.y for point in (*ours, *theirs))
+            axis.set_ylim(floor, top + 0.1 * (top - floor))
+        robust = comparison.robust
+        of = f"{robust.threat} of {robust.attack}" if robust.threat in UNIONS else f"accuracy under {robust.name}"
+        axis.set(xlabel="natural accuracy (%)", ylabel=f"{of} (%)")
+        figure.suptitle(f"{comparison.data}, {comparison.images} test images")
+        if len(front) > 1 or theirs:
+            figure.legend(loc="outside lower center", ncols=3)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # what is placed now must not move the axes again
+        _label(axis, [point for point in (*shown, *shown_theirs) if point.label], [*shown, *shown_theirs])
+        buffer = io.BytesIO()
+        figure.savefig(buffer, dpi=DPI, format="png")
+    return buffer.getvalue()
+
+
+def _mark(axis: Axes, points: Sequence[Point], *, label: str, floor: float | None) -> None:
+    for i, point in enumerate(sorted(points, key=lambda point: point.y == floor)):  # the first one is in the legend
+        axis.plot(
+            point.x, point.y, "v" if point.y == floor else "o", ms=MARKER, mec=point.colour, mew=0.9,
+            mfc="white" if point.hollow else point.colour, label=None if i else label,
+            zorder=3 - point.hollow, clip_on=False,
+        )  # fmt: skip
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The points that no other beats in one coordinate without losing in the other, from left to right."""
+    front: list[tuple[float, float]] = []
+    for point in sorted(set(points), reverse=True):
+        if not front or point[1] > front[-1][1]:
+            front.append(point)
+    return front[::-1]
+
+
+def _floor(values: Sequence[float]) -> float | None:
+    """Where the axis ends, if a few points far below would press all others together."""
+    order = sorted(values)
+    for below, above in pairwise(range(len(order) - 2)):
+        span = order[-1] - order[above]
+        if order[above] - order[below] > max(span, 1):
+            return order[above] - 0.15 * max(span, 1)
+    return None
+
+
+def _lifted(point: Point, floor: float | None) -> Point:
+    """A point below the floor stands on it and says its height."""
+    if floor is None or point.y > floor:
+        return point
+    return replace(point, y=floor, label=f"{point.label} {point.y:.2f}" if point.label else "")
+
+
+def _points(comparison: Comparison) -> tuple[list[Point], list[Point], list[tuple[Point, Point]]]:
+    """Ours, the paper's (without a label where a line leads to our run), and the lines."""
+    ours, theirs, pairs = [], [], []
+    robust = comparison.robust.name
+    for row, label in zip(comparison.rows, _short_names(comparison.rows), strict=True):
+        colour = GENERALIST if (row.method or "").startswith("generalist") else OURS
+        point = Point(label, row.values[NATURAL], row.values[robust], colour)
+        ours.append(point)
+        if NATURAL in row.paper and robust in row.paper:
+            theirs.append(Point("", row.paper[NATURAL], row.paper[robust], colour, hollow=True))
+            pairs.append((point, theirs[-1]))
+    for row in comparison.paper_rows:
+        if NATURAL in row.paper and robust in row.paper:
+            theirs.append(Point(row.name, row.paper[NATURAL], row.paper[robust], THEIRS, hollow=True))
+    return ours, theirs, pairs
+
+
+def _short_names(rows: Sequence[Row]) -> list[str]:
+    """Without the setting, where all share it."""
+    settings = {row.recipe.removesuffix("-code").removesuffix(row.method or "") for row in rows}
+    prefix = settings.pop() if len(settings) == 1 and all(row.method for row in rows) else ""
+    return [row.name.removeprefix(prefix) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """In pixels; far faster than matplotlib's own, which thousands of tries need."""
+
+    x0: float
+    y0: float
+    x1: float
+    y1: float
+
+    @classmethod
+    def around(cls, x: float, y: float, width: float, height: float) -> "_Box":
+        return cls(x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+
+    @property
+    def area(self) -> float:
+        return (self.x1 - self.x0) * (self.y1 - self.y0)
+
+    def shared(self, other: "_Box") -> float:
+        """The area of both."""
+        width = min(self.x1, other.x1) - max(self.x0, other.x0)
+        height = min(self.y1, other.y1) - max(self.y0, other.y0)
+        return width * height if width > 0 and height > 0 else 0.0
+
+    def nearest(self, x: float, y: float) -> tuple[float, float]:
+        return min(max(x, self.x0), self.x1), min(max(y, self.y0), self.y1)
+
+
+def _label(axis: Axes, labelled: Sequence[Point], points: Sequence[Point]) -> None:
+    """Each label at the free place nearest to its point, the most crowded first; a thin line where it is far."""
+    figure = axis.get_figure()
+    assert isinstance(figure, Figure)
+    pixels = figure.dpi / 72
+    marks = {point: tuple(map(float, axis.transData.transform((point.x, point.y)))) for point in points}
+    dots = [_Box.around(x, y, 2 * MARKER * pixels, 2 * MARKER * pixels) for x, y in marks.values()]
+    frame = _Box(*axis.get_window_extent().extents)
+    labels: list[_Box] = []
+    lines: list[_Box] = []
+
+    def crowd(point: Point) -> float:
+        x, y = marks[point]
+        return -sum(1 / (20 * pixels + math.hypot(x - a, y - b)) for a, b in marks.values())
+
+    def cost(box: _Box, x: float, y: float) -> float:
+        """Hidden area and what sticks out of the frame weigh most, then a crossed label, then the way to the point."""
+        hidden = sum(box.shared(other) for other in (*dots, *labels, *lines)) / box.area
+        outside = 1 - box.shared(frame) / box.area
+        crossed = any(other.nearest(*step) == step for step in _way(box, x, y) for other in labels)
+        return 1000 * (hidden + outside) + 300 * crossed + math.dist(box.nearest(x, y), (x, y)) / pixels
+
+    for point in sorted(labelled, key=crowd):
+        x, y = marks[point]
+        text = axis.text(0, 0, point.label, fontsize=7, color=point.colour, transform=None, ha="center", va="center")
+        extent = text.get_window_extent()
+        places = _places(x, y, extent.width, extent.height, pixels)
+        place = min(places, key=lambda box: cost(box, x, y))
+        text.set_position(((place.x0 + place.x1) / 2, (place.y0 + place.y1) / 2))
+        labels.append(place)
+        way = _way(place, x, y)
+        if math.dist(way[0], way[-1]) > 8 * pixels:
+            lines += [_Box.around(a, b, pixels, pixels) for a, b in way[1:-1]]
+            line = FancyArrowPatch(way[0], way[-1], arrowstyle="-", lw=0.4, color=point.colour, transform=None)
+            axis.add_patch(line)
+
+
+def _places(x: float, y: float, width: float, height: float, pixels: float) -> Iterator[_Box]:
+    """Boxes around a point, the near ones first; the right side before the left, above before below."""
+    for distance in (5, 9, 14, 20, 28, 38, 50):
+        for angle in (0, 180, 90, 270, 45, 315, 135, 225, 22, 338, 158, 202, 68, 112, 248, 292):
+            right, up = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+            reach = distance * pixels
+            yield _Box.around(x + right * (reach + width / 2), y + up * (reach + height / 2), width, height)
+
+
+def _way(box: _Box, x: float, y: float) -> list[tuple[float, float]]:
+    """From a point straight to the nearest point of a box, in steps."""
+    a, b = box.nearest(x, y)
+    return [(x + (a - x) * i / 8, y + (b - y) * i / 8) for i in range(9)]

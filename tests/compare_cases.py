@@ -1,0 +1,65 @@
+"""Runs that were never trained, as plain values and as folders."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from generalist.catalogue import load_recipe
+from generalist.recipe import Recipe
+from generalist.report.compare import Entry
+from generalist.report.paper import method_of
+
+SUITE_COLUMNS = {
+    "pgd20": ["PGD20"],
+    "quick": ["quick"],
+    "autoattack": ["AA"],
+    "paper": ["PGD20", "PGD100", "MIM", "CW", "APGD_ce", "APGD_dlr", "APGD_t", "FAB_t", "Square", "AA"],
+}
+NORMS = ("linf:8/255", "l2:128/255")
+
+
+def record(
+    natural: float, *robust: float, suite: str = "autoattack", threats: tuple[str, ...] = NORMS
+) -> dict[str, Any]:
+    """An evaluation with the same figure under every attack of a threat."""
+    columns = SUITE_COLUMNS.get(suite, [suite])
+    accuracy = {threat: dict.fromkeys(columns, value) for threat, value in zip(threats, robust, strict=True)}
+    if len(threats) > 1:
+        accuracy["mean union"] = dict.fromkeys(columns, round(sum(robust) / len(robust), 2))
+        accuracy["true union"] = dict.fromkeys(columns, min(robust))
+    return {
+        "suite": suite, "stages": {column: {} for column in columns}, "seed": 0, "model_sha256": "0", "images": 100,
+        "natural": natural, "accuracy": accuracy, "examples": ["a-0", "b-1"],
+        "per_image": {"natural": [], **{threat: {} for threat in threats}},
+    }  # fmt: skip
+
+
+def entry(
+    recipe: str, *figures: float, network: str | None = "resnet18", data: str = "cifar10", **changed: Any
+) -> Entry:
+    of_record = {key: changed.pop(key) for key in ("suite", "threats") if key in changed}
+    plain: dict[str, Any] = {
+        "name": recipe, "recipe": recipe, "run": f"runs/{recipe}", "method": method_of(recipe), "data": data,
+        "network": network, "selected_by": "validation", "seconds": 60.0, "record": record(*figures, **of_record),
+    }  # fmt: skip
+    return Entry(**(plain | changed))
+
+
+def write_run(
+    folder: Path,
+    recipe: str | Recipe,
+    *records: dict[str, Any],
+    seconds: float | None = 60.0,
+    select: str = "validation",
+) -> Path:
+    """A run folder with the records of its global model."""
+    if isinstance(recipe, str):
+        recipe = load_recipe(recipe, [f"select={select}"])
+    (folder / "evaluations").mkdir(parents=True)
+    (folder / "recipe.yaml").write_text(recipe.to_yaml())
+    if seconds is not None:
+        (folder / "summary.json").write_text(json.dumps({"seconds": seconds, "selected_by": recipe.select}))
+    about = {"data": recipe.data.name, "split": "test", "selected_by": recipe.select}
+    for one in records:
+        (folder / "evaluations" / f"global-{one['suite']}.json").write_text(json.dumps(one | about))
+    return folder
