@@ -7,8 +7,9 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from generalist.attacks import frozen
 from generalist.core.errors import UserError
 from generalist.core.schedules import SCHEDULES
 from generalist.core.types import Batch, Objective
@@ -142,16 +143,15 @@ def build(recipe: Recipe, *, download: bool = False, networks: Mapping[str, nn.M
     `networks` are those that the recipe needs; without them untrained ones stand in, for plans and estimates.
     """
     dataset = load_data(recipe, download=download)
-    mixture = _mixture(recipe, dataset)
     device = pick_device(recipe.training.device)
     precision = pick_precision(recipe.training.precision, device)
-    size = recipe.training.batch_size
-    plan = build_plan(
-        recipe, steps_per_epoch(dataset.train, batch_size=size) if mixture is None else mixture.steps(size)
-    )
     global_model = _build_network(recipe, dataset).to(device)
     networks = networks or {need: _build_network(recipe, dataset) for need in recipe.needs}
     networks = {need: network.to(device) for need, network in networks.items()}
+    mixture = _mixture(recipe, dataset, networks.get("labels"))
+    size = recipe.training.batch_size
+    steps = steps_per_epoch(dataset.train, batch_size=size) if mixture is None else mixture.steps(size)
+    plan = build_plan(recipe, steps)
     learners = [
         _build_learner(recipe, name, section, dataset, device, precision, start=global_model, networks=networks)
         for name, section in recipe.learners.items()
@@ -168,12 +168,20 @@ def _take_over_(global_model: nn.Module, learners: Sequence[Learner]) -> None:
         global_model.load_state_dict(learners[0].model.state_dict())
 
 
-def _mixture(recipe: Recipe, dataset: Dataset) -> Mixture | None:
+def _mixture(recipe: Recipe, dataset: Dataset, labeller: nn.Module | None) -> Mixture | None:
     extra = recipe.data.extra
     if extra is None:
         return None
-    split = read_extra_split(Path(extra.file).expanduser(), dataset)
-    return Mixture(dataset.train, split, extra.share)
+    label = None if labeller is None else lambda x: _classes(labeller, x)
+    return Mixture(dataset.train, read_extra_split(Path(extra.file).expanduser(), dataset, label=label), extra.share)
+
+
+@torch.no_grad()
+def _classes(network: nn.Module, x: Tensor) -> Tensor:
+    device = next(network.parameters()).device
+    with frozen(network):
+        classes: Tensor = network(x.to(device)).argmax(1)
+    return classes.cpu()
 
 
 def build_plan(recipe: Recipe, steps: int) -> MixPlan:

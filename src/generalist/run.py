@@ -5,7 +5,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +92,7 @@ def train(
     folder = Path(out) if out is not None else Path("runs") / recipe.name
     reporter = reporter or Silent()
     _check_folder(folder, recipe, resume=resume)
+    needs = {need: _needed(source) for need, source in recipe.needs.items()}
     experiment = build(recipe, download=download)
     with sole_owner(folder):
         _check_folder(folder, recipe, resume=resume)
@@ -100,7 +101,7 @@ def train(
             return Run(folder)
         if recipe.needs:
             write_atomically(folder / "recipe.yaml", recipe.to_yaml().encode())
-            experiment = build(recipe, networks=_obtain_networks(recipe, folder / "needs", reporter))
+            experiment = build(recipe, networks=_obtain(needs, recipe, folder / "needs", reporter))
         state = experiment.state
         if resume and state.load(folder / "checkpoints"):
             reporter.say(f"resumed {folder} at step {state.step} of {experiment.plan.steps}")
@@ -125,23 +126,27 @@ def train(
     return Run(folder)
 
 
-def _obtain_networks(recipe: Recipe, folder: Path, reporter: Reporter) -> dict[str, nn.Module]:
-    """The networks a recipe needs: from a run or a file, or trained now, on the recipe's own data and network."""
-    networks = {}
-    for need, source in recipe.needs.items():
-        path = Path(source).expanduser()
-        if path.is_dir() and (path / "recipe.yaml").is_file():
-            networks[need] = Run(path).model()
-        elif path.is_file() and path.suffix not in (".yaml", ".yml"):
-            networks[need] = _network_like(recipe, path)
-        else:
-            shared = {name: getattr(recipe, name) for name in ("seed", "data", "model", "validation", "select")}
-            before = load_recipe(source)
-            length = recipe.training.model_copy(update={"epochs": before.training.epochs})
-            before = before.model_copy(update={**shared, "training": length})
-            reporter.say(f"{recipe.name} needs {need!r}: {before.name} comes first")
-            place = folder / need
-            networks[need] = train(before, out=place, resume=place.exists(), reporter=reporter).model()
+def _needed(source: str) -> Run | Path | Recipe:
+    """What a recipe needs, as it is there: a run, a weights file, or a recipe that is to be trained before."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return Run(path)
+    return path if path.is_file() and path.suffix not in (".yaml", ".yml") else load_recipe(source)
+
+
+def _obtain(
+    needs: Mapping[str, Run | Path | Recipe], recipe: Recipe, folder: Path, reporter: Reporter
+) -> dict[str, nn.Module]:
+    """The networks themselves. What must be trained is trained on the recipe's own data, with its own network."""
+    networks: dict[str, nn.Module] = {}
+    for name, need in needs.items():
+        if isinstance(need, Recipe):
+            shared = {field: getattr(recipe, field) for field in ("seed", "data", "model", "validation", "select")}
+            shared["training"] = recipe.training.model_copy(update={"epochs": need.training.epochs})
+            reporter.say(f"{recipe.name} needs {name!r}: {need.name} comes first")
+            before = need.model_copy(update=shared)
+            need = train(before, out=folder / name, resume=(folder / name).exists(), reporter=reporter)
+        networks[name] = need.model() if isinstance(need, Run) else _network_like(recipe, need)
     return networks
 
 

@@ -1,6 +1,6 @@
 """Images from outside the dataset in every batch: labelled, pseudo-labelled or generated."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +12,11 @@ from generalist.core.rng import generator
 from generalist.core.types import Batch
 from generalist.data.augment import Augment
 from generalist.data.batches import batches, read_batches, steps_per_epoch
-from generalist.data.npz import read_npz
-from generalist.data.splits import Dataset, Split, check_labels
+from generalist.data.npz import read_images
+from generalist.data.splits import ArraySplit, Dataset, Split, check_labels
+
+Label = Callable[[Tensor], Tensor]
+"""Images [B, C, H, W] in [0, 1] → their classes [B]."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +75,17 @@ class Mixture:
         return torch.stack([orders[int(number)][place] for number, place in zip(passes, at, strict=True)])
 
 
-def read_extra_split(path: Path, dataset: Dataset) -> Split:
-    """The images and labels of an .npz (its training part where it has several), fit for the dataset."""
-    split = read_npz(path).train
-    if split.shape != dataset.shape:
-        raise UserError(f"{path} has images of shape {split.shape}, the dataset {dataset.shape}; they must be alike")
-    if not len(split):
+def read_extra_split(path: Path, dataset: Dataset, *, label: Label | None = None) -> Split:
+    """The images of an .npz, fit for the dataset, with their labels or, where it has none, those that `label` gives."""
+    images, labels = read_images(path)
+    if not len(images):
         raise UserError(f"{path} has no images; data.extra needs at least one")
-    check_labels(str(path), "extra", split.labels, len(dataset.classes))
-    return split
+    if tuple(images.shape[1:]) != dataset.shape:
+        raise UserError(f"{path} has images {tuple(images.shape[1:])}, the dataset {dataset.shape}; they must be alike")
+    if labels is None:
+        if label is None:
+            raise UserError(f"{path} has no labels; add y, or give needs: {{labels: …}} a network that labels it")
+        pixels = images.float() / (255 if images.dtype == torch.uint8 else 1)
+        labels = torch.cat([label(part) for part in pixels.split(500)])
+    check_labels(str(path), "extra", labels, len(dataset.classes))
+    return ArraySplit(images, labels)

@@ -34,6 +34,20 @@ def read_npz(path: Path) -> Parts:
     return Parts(classes, found[0], splits["x_test", "y_test"], splits["x_val", "y_val"])
 
 
+def read_images(path: Path) -> tuple[Tensor, Tensor | None]:
+    """Images [N, C, H, W] and their labels, if any: x_train, x or images, with y_train, y or labels."""
+    arrays = _load(path)
+    keys = next((keys for keys in _TRAIN if keys[0] in arrays), None)
+    if keys is None:
+        raise UserError(f"{path} has {', '.join(arrays) or 'nothing'}; it needs x, and y unless a network labels it")
+    if keys[1] in arrays:
+        split = _split(path, arrays, *keys)
+        assert split is not None
+        return split.images, split.labels
+    layout = str(arrays["layout"]).upper() if "layout" in arrays else None
+    return _images(path, keys[0], arrays[keys[0]], layout), None
+
+
 def _load(path: Path) -> dict[str, np.ndarray]:
     try:
         file = np.load(path, allow_pickle=False)
