@@ -53,6 +53,7 @@ test: lint ## lint, then all tests with line coverage
 
 bench: $(READY) ## speed against the textbook loop and against the bare passes, as ratios
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/step.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/methods.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/attack.py
 
 clean: ## remove .venv, caches and the demo's runs

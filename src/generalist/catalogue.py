@@ -43,6 +43,17 @@ def recipe_names() -> dict[str, str]:
     return names
 
 
+def recipe_parts() -> tuple[dict[str, str], dict[str, str]]:
+    """Settings and methods with their descriptions; a method that some settings lack says where it is offered."""
+    settings = {setting: str(_shipped("settings", setting)["description"]) for setting in _files("settings")}
+    methods = {}
+    for method in _files("methods"):
+        offered = [setting for setting in settings if _fits(setting, method)]
+        where = "" if len(offered) == len(settings) else f" (in {', '.join(offered)})"
+        methods[method] = f"{_shipped('methods', method)['description']}{where}"
+    return settings, methods
+
+
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Raw:
     """`over` wins, mapping by mapping; null deletes; a component of another name replaces the old one.
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from generalist.build import build
-from generalist.catalogue import load_recipe, recipe_names
+from generalist.catalogue import load_recipe, recipe_names, recipe_parts
 from generalist.comparison import compare
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import write_atomically, write_json
@@ -228,7 +228,10 @@ def recipes_command(context: typer.Context, as_json: Json = False) -> None:
         if as_json:
             print(json.dumps(recipe_names()))
         else:
-            tables.show(tables.recipes_table(recipe_names()))
+            settings, methods = recipe_parts()
+            tables.show(tables.parts_table("setting", settings))
+            tables.show(tables.parts_table("method", methods))
+            print("a recipe is <setting>-<method>, such as digits-generalist-t; show one with: generalist recipes show")
 
 
 @recipes_app.command("show")

@@ -15,7 +15,7 @@ from cli_cases import TINY, Cli
 
 import generalist
 from generalist import doctor
-from generalist.catalogue import load_recipe, recipe_names
+from generalist.catalogue import load_recipe, recipe_names, recipe_parts
 from generalist.recipe import parse_recipe
 from generalist.run import Run
 
@@ -46,9 +46,10 @@ def test_recipes_are_listed(cli: Cli) -> None:
     assert cli("recipes", "--json").json == recipe_names()
     table = cli("recipes").out
     assert ESCAPE not in table
-    for name, description in recipe_names().items():
-        assert name in table
-        assert description in table
+    for part in recipe_parts():
+        for name, description in part.items():
+            assert name in table
+            assert description in table
 
 
 def test_a_recipe_is_shown_whole(cli: Cli) -> None:

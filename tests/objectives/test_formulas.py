@@ -374,5 +374,5 @@ def test_fast_stops_when_robustness_collapses(case):
     with torch.no_grad():
         model[1].bias[1] = -1.0  # weak under any attack: no reason to stop
     objective(model, x, y, moment=now(40))
-    with pytest.raises(RunError, match=r"catastrophic overfitting at step 3: .* fell to 0% from 100%"):
+    with pytest.raises(RunError, match=r"catastrophic overfitting at step 3: .* fell to \d+% from 100%"):
         objective(Deceptive(), x, y, moment=now(40))

@@ -107,9 +107,10 @@ def plan_lines(facts: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def recipes_table(names: Mapping[str, str]) -> Table:
+def parts_table(kind: str, names: Mapping[str, str]) -> Table:
+    """Settings or methods, of which recipes are made."""
     table = _table("")
-    table.add_column("recipe", no_wrap=True)
+    table.add_column(kind, no_wrap=True)
     table.add_column("what it is")
     for name, description in names.items():
         table.add_row(name, escape(description))
