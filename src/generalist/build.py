@@ -17,6 +17,7 @@ from generalist.data import (
     ArraySplit,
     Augment,
     Dataset,
+    Label,
     Mixture,
     Split,
     batches,
@@ -30,7 +31,7 @@ from generalist.mixing import MixPlan, has_batchnorm, recalibrate_
 from generalist.models import build_model, load_weights
 from generalist.objectives import carries_state, make_objective
 from generalist.optimizers import OPTIMIZERS
-from generalist.recipe import LearnerSection, Recipe
+from generalist.recipe import LABELS, LearnerSection, Recipe
 from generalist.training.precision import pick_device, pick_precision
 from generalist.training.selection import Scores
 from generalist.training.state import TrainState
@@ -145,10 +146,10 @@ def build(recipe: Recipe, *, download: bool = False, networks: Mapping[str, nn.M
     dataset = load_data(recipe, download=download)
     device = pick_device(recipe.training.device)
     precision = pick_precision(recipe.training.precision, device)
-    global_model = _build_network(recipe, dataset).to(device)
-    networks = networks or {need: _build_network(recipe, dataset) for need in recipe.needs}
-    networks = {need: network.to(device) for need, network in networks.items()}
-    mixture = _mixture(recipe, dataset, networks.get("labels"))
+    global_model = build_network(recipe, dataset).to(device)
+    stand_ins = {need: build_network(recipe, dataset) for need in recipe.needs} if networks is None else {}
+    networks = {need: network.to(device) for need, network in {**stand_ins, **(networks or {})}.items()}
+    mixture = _mixture(recipe, dataset, networks.get(LABELS), labelled=not stand_ins)
     size = recipe.training.batch_size
     steps = steps_per_epoch(dataset.train, batch_size=size) if mixture is None else mixture.steps(size)
     plan = build_plan(recipe, steps)
@@ -163,16 +164,19 @@ def build(recipe: Recipe, *, download: bool = False, networks: Mapping[str, nn.M
 
 
 def _take_over_(global_model: nn.Module, learners: Sequence[Learner]) -> None:
-    """An objective may give its learner a start of its own; θ⁰ of a single learner is that."""
-    if len(learners) == 1:
-        global_model.load_state_dict(learners[0].model.state_dict())
+    """Where an objective gives its learner a start of its own, that is θ⁰ of all."""
+    own = [learner for learner in learners if learner.carried is not None and learner.carried.own_start]
+    for model in (global_model, *(learner.model for learner in learners)) if own else ():
+        model.load_state_dict(own[0].model.state_dict())
 
 
-def _mixture(recipe: Recipe, dataset: Dataset, labeller: nn.Module | None) -> Mixture | None:
+def _mixture(recipe: Recipe, dataset: Dataset, labeller: nn.Module | None, *, labelled: bool) -> Mixture | None:
     extra = recipe.data.extra
     if extra is None:
         return None
-    label = None if labeller is None else lambda x: _classes(labeller, x)
+    label: Label | None = None
+    if labeller is not None:
+        label = partial(_classes, labeller) if labelled else lambda x: torch.zeros(len(x), dtype=torch.int64)
     return Mixture(dataset.train, read_extra_split(Path(extra.file).expanduser(), dataset, label=label), extra.share)
 
 
@@ -206,7 +210,8 @@ def build_plan(recipe: Recipe, steps: int) -> MixPlan:
     )
 
 
-def _build_network(recipe: Recipe, dataset: Dataset) -> nn.Module:
+def build_network(recipe: Recipe, dataset: Dataset) -> nn.Module:
+    """The recipe's network, untrained or from `init`."""
     channels, height, width = dataset.shape
     if height != width:
         raise UserError(f"networks here take square images, got {height}×{width}; set data.size to resize them")
@@ -244,7 +249,7 @@ def _build_learner(
     start: nn.Module,
     networks: Mapping[str, nn.Module],
 ) -> Learner:
-    model = _build_network(recipe, dataset).to(device)
+    model = build_network(recipe, dataset).to(device)
     model.load_state_dict(start.state_dict())
     optimizer = section.optimizer
     return Learner(

@@ -60,7 +60,7 @@ class Learner:
         self.loss_limit = loss_limit
         self.tree = state_tree(model)
         self.average: StateTree | None = {k: v.clone() for k, v in self.tree.items()} if weight_averaging else None
-        self._buffers = [tensor for key, tensor in self.tree.items() if key not in dict(model.named_parameters())]
+        self._buffers = [*model.buffers(), *(self.carried.buffers() if self.carried is not None else ())]
         self._buffers_before = [tensor.clone() for tensor in self._buffers]
         self.bad_steps = 0
         self.device = next(iter(self.tree.values())).device
@@ -86,7 +86,10 @@ class Learner:
             share = len(batch.y[part]) / len(batch.y)
             with self.autocast():
                 loss = self.objective(self.model, batch.x[part], batch.y[part], moment=now[part])
-            with perturbed_weights(self.model, loss, self.weight_perturbation, autocast=self.autocast):
+            ascent = perturbed_weights(
+                self.model, loss, self.weight_perturbation, autocast=self.autocast, buffers=self._buffers
+            )
+            with ascent:
                 with self.autocast():
                     part_terms = loss()
                 self._scaler.scale(part_terms.total * share).backward()
@@ -94,15 +97,18 @@ class Learner:
         assert terms is not None
         self._scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(self._trained.values(), self.clip_norm or float("inf"))
-        usable = torch.isfinite(norm) & (terms.total < self.loss_limit)
-        if usable or self._scaler.is_enabled():  # the scaler has its own way to skip a step and lower its scale
+        finite = torch.isfinite(norm)
+        usable = bool(finite & (terms.total < self.loss_limit))
+        if usable or (self._scaler.is_enabled() and not finite):  # the scaler skips such a step, and lowers its scale
             self._scaler.step(self.optimizer)
-            self._scaler.update()
+        self._scaler.update()
         if usable:
             self.bad_steps = 0
         else:  # the forward passes have spoilt BatchNorm's statistics already
             _copy_all_(self._buffers, self._buffers_before)
             self.bad_steps += 1
+        if self.carried is not None:
+            self.carried.step_ended_(usable=usable)
         return terms
 
     def end_epoch_(self) -> None:
@@ -118,7 +124,8 @@ class Learner:
         """θ ← state, and fresh momentum and averages where the flags say so."""
         copy_tree_(self.tree, state)
         if momentum:
-            self.optimizer.state.clear()
+            for parameter in self.model.parameters():
+                self.optimizer.state.pop(parameter, None)
         if averages and self.average is not None:
             copy_tree_(self.average, state)
         if self.carried is not None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 from generalist.core.errors import UserError, unknown
 from generalist.core.registry import Registry, explain
-from generalist.core.schedules import SCHEDULES, check_points
+from generalist.core.schedules import SCHEDULES
 from generalist.core.threat import Threat
 from generalist.core.types import Count, Exact, NonNegativeFloat, PositiveFloat, Unit
 from generalist.mixing import REST, Gamma, Points, Share
@@ -62,13 +62,6 @@ def _reraised(function: Callable[..., Any], *args: Any) -> Any:
         raise ValueError(str(error)) from None
 
 
-def _schedule(value: Any) -> Component:
-    component = _component(SCHEDULES)(value)
-    if component.name in ("piecewise", "staircase"):
-        _reraised(check_points, component.options["at"], component.options["values"])
-    return component
-
-
 class _GammaPoints(BaseModel):
     model_config = ConfigDict(extra="ignore")
     at: tuple[Exact, ...]
@@ -117,6 +110,10 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
+LABELS = "labels"
+"""What the network that labels `data.extra` is called in `needs`."""
+
+
 class ExtraSection(Section):
     """More training images: an .npz with images and labels, and the share of each batch that comes from it."""
 
@@ -156,7 +153,7 @@ class LearnerSection(Section):
 
     objective: Annotated[Component, BeforeValidator(_component(OBJECTIVES)), _AsPlain]
     optimizer: Annotated[Component, BeforeValidator(_component(OPTIMIZERS)), _AsPlain]
-    schedule: Annotated[Component, BeforeValidator(_schedule), _AsPlain] = Component("constant")
+    schedule: Annotated[Component, BeforeValidator(_component(SCHEDULES)), _AsPlain] = Component("constant")
     gamma: Annotated[Any, BeforeValidator(_gamma), PlainSerializer(_plain_gamma)] = REST
     weight_averaging: bool = False
     weight_perturbation: NonNegativeFloat = 0.0
@@ -238,6 +235,12 @@ class Recipe(Section):
                         f"learner {name!r}: objective {learner.objective.name!r} needs a trained network {need!r};"
                         f" give needs: {{{need}: …}} a run folder, a weights file or a recipe's name"
                     )
+        wanted = {need for learner in self.learners.values() for need in networks_needed(learner.objective.name)}
+        wanted |= {LABELS} if self.data.extra else set()
+        for need in self.needs:
+            if need not in wanted:
+                listed = ", ".join(sorted(wanted)) or "none"
+                raise ValueError(f"needs names a network {need!r} that nothing here uses; what is used: {listed}")
         if self.init and self.init.epoch >= self.training.epochs:
             raise ValueError(f"init.epoch must be below training.epochs {self.training.epochs}, got {self.init.epoch}")
         return self

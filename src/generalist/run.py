@@ -16,7 +16,7 @@ import torch
 import yaml
 from torch import nn
 
-from generalist.build import Experiment, build
+from generalist.build import Experiment, build, build_network
 from generalist.catalogue import load_recipe
 from generalist.core.errors import UserError
 from generalist.core.files import write_atomically, write_json
@@ -101,7 +101,7 @@ def train(
             return Run(folder)
         if recipe.needs:
             write_atomically(folder / "recipe.yaml", recipe.to_yaml().encode())
-            experiment = build(recipe, networks=_obtain(needs, recipe, folder / "needs", reporter))
+            experiment = build(recipe, networks=_obtain(needs, experiment, folder / "needs", reporter))
         state = experiment.state
         if resume and state.load(folder / "checkpoints"):
             reporter.say(f"resumed {folder} at step {state.step} of {experiment.plan.steps}")
@@ -126,34 +126,50 @@ def train(
     return Run(folder)
 
 
-def _needed(source: str) -> Run | Path | Recipe:
+def _needed(source: str, trail: tuple[str, ...] = ()) -> Run | Path | Recipe:
     """What a recipe needs, as it is there: a run, a weights file, or a recipe that is to be trained before."""
     path = Path(source).expanduser()
     if path.is_dir():
         return Run(path)
-    return path if path.is_file() and path.suffix not in (".yaml", ".yml") else load_recipe(source)
+    if path.is_file() and path.suffix not in (".yaml", ".yml"):
+        return path
+    if source in trail:
+        raise UserError(f"recipes need each other in a circle: {' → '.join((*trail, source))}")
+    recipe = load_recipe(source)
+    for other in recipe.needs.values():
+        _needed(other, (*trail, source))
+    return recipe
 
 
 def _obtain(
-    needs: Mapping[str, Run | Path | Recipe], recipe: Recipe, folder: Path, reporter: Reporter
+    needs: Mapping[str, Run | Path | Recipe], experiment: Experiment, folder: Path, reporter: Reporter
 ) -> dict[str, nn.Module]:
     """The networks themselves. What must be trained is trained on the recipe's own data, with its own network."""
-    networks: dict[str, nn.Module] = {}
+    recipe, networks = experiment.recipe, dict[str, nn.Module]()
     for name, need in needs.items():
         if isinstance(need, Recipe):
-            shared = {field: getattr(recipe, field) for field in ("seed", "data", "model", "validation", "select")}
+            shared = {field: getattr(recipe, field) for field in ("seed", "model", "validation", "select")}
+            shared["data"] = recipe.data.model_copy(update={"extra": None})
             shared["training"] = recipe.training.model_copy(update={"epochs": need.training.epochs})
-            reporter.say(f"{recipe.name} needs {name!r}: {need.name} comes first")
+            reporter.say(f"{recipe.name} needs {name!r}: {need.name} comes first, {need.training.epochs} epochs")
             before = need.model_copy(update=shared)
             need = train(before, out=folder / name, resume=(folder / name).exists(), reporter=reporter)
-        networks[name] = need.model() if isinstance(need, Run) else _network_like(recipe, need)
+        if isinstance(need, Run):
+            networks[name] = need.model()
+        else:
+            networks[name] = build_network(recipe, experiment.dataset)
+            load_weights(networks[name], need)
+        _check_network(name, networks[name], experiment)
     return networks
 
 
-def _network_like(recipe: Recipe, weights: Path) -> nn.Module:
-    model = build(recipe).state.global_model.cpu()
-    load_weights(model, weights)
-    return model
+def _check_network(name: str, network: nn.Module, experiment: Experiment) -> None:
+    """It must take the images of this run and know its classes."""
+    ours, theirs = (getattr(model, "spec", None) for model in (experiment.state.global_model, network))
+    for field in ("channels", "size", "classes"):
+        here, there = getattr(ours, field, None), getattr(theirs, field, None)
+        if here != there:
+            raise UserError(f"needs.{name}: a network for {field} {there} was given, this run has {here}")
 
 
 def _check_folder(folder: Path, recipe: Recipe, *, resume: bool) -> None:

@@ -16,6 +16,7 @@ from generalist.core.types import LossTerms, moment
 from generalist.objectives import make_objective, perturbed_weights
 from generalist.objectives.agr import reconciled, shortened
 from generalist.objectives.fat import friendly
+from generalist.objectives.fields import divergence
 from generalist.objectives.iat import mixed_loss
 from generalist.objectives.multi_norm import steepest_of_all
 from generalist.objectives.part import activation_map, standardised
@@ -213,7 +214,9 @@ def test_part_gives_pixels_that_matter_less_a_smaller_bound(case):
     assert some.total.item() == pytest.approx(ce(3 * 0.4 - 0.45 + 0.2), rel=1e-5)  # a by 0.1, b by 0.05
     assert value("part", case, progress=0.1, deviations=0.5, **LINF).total.item() == pytest.approx(ce(WORST), rel=1e-5)
     with pytest.raises(UserError, match="linf"):
-        value("part", case, threat="l2:1")
+        make_objective("part", {"threat": "l2:1"})
+    with pytest.raises(UserError, match="one number a threat, got 1 for 2"):
+        make_objective("msd", {"threats": ["linf:1", "l2:1"], "step_sizes": [0.1]})
 
 
 def test_average_and_max(case):
@@ -243,9 +246,15 @@ def test_e_at_draws_norms_by_their_errors(case):
     assert 0.4 < sum(draws) / 400 < 0.6
     objective.errors.copy_(torch.tensor([1.0, 0.0]))
     assert not any(int(objective.draw(moment("draw", step, ids=torch.arange(1)))) for step in range(50))
-    terms = objective(model, x, y, moment=now())()
-    assert terms.total.item() == pytest.approx(ce(WORST), rel=1e-5)
+    loss = objective(model, x, y, moment=now())
+    assert loss().total.item() == pytest.approx(ce(WORST), rel=1e-5)
+    loss()  # as AWP does
+    assert objective.errors.tolist() == [1.0, 0.0]
+    objective.step_ended_(usable=True)
     assert objective.errors.tolist() == [0.5, 0.0]  # half forgotten, no error: the image is still right
+    objective(model, x, y, moment=now())()
+    objective.step_ended_(usable=False)
+    assert objective.errors.tolist() == [0.5, 0.0]
     objective.errors.copy_(torch.tensor([0.0, 1.0]))
     spent = objective(model, x, y, moment=now())().total.item()
     assert spent == pytest.approx(ce(CLEAN - 0.3), rel=1e-4)  # ℓ1 spends all of it on a
@@ -345,6 +354,20 @@ def test_corrupted_images_stay_images_and_differ():
     assert torch.equal(changed[:7], corrupt(x[:7], now(7), severity=0.5))
 
 
+def test_a_divergence_has_a_gradient_where_a_probability_is_zero():
+    """softmax(150, 0) is (1, 0) in float32; 0·log 0 must not become NaN."""
+    logits = torch.tensor([[0.0, 150.0, 1.0]], requires_grad=True)
+    value = divergence(logits, torch.tensor([[0.0, 140.0, 3.0]]))
+    (gradient,) = torch.autograd.grad(value.sum(), logits)
+    assert torch.isfinite(gradient).all()
+    p, q = torch.tensor([[0.2, 0.5, 0.3]]), torch.tensor([[0.6, 0.3, 0.1]])
+    torch.testing.assert_close(divergence(p.log(), q.log()), (p * (p / q).log()).sum(1))
+
+
+def test_a_map_without_relief_marks_no_pixel():
+    assert standardised(torch.full((2, 1, 4, 4), 0.1) * torch.rand(2, 1, 1, 1)).abs().max() == 0
+
+
 def test_networks_that_are_needed_must_be_there():
     with pytest.raises(UserError, match="standard"):
         make_objective("hat", LINF)
@@ -370,9 +393,12 @@ def test_fast_stops_when_robustness_collapses(case):
     model, x, y = case[0], case[1].repeat(40, 1, 1, 1), case[2].repeat(40)
     objective = make_objective("fast", {**LINF, "watch_every": 1})
     objective(model, x, y, moment=now(40))
+    objective.step_ended_(usable=True)
     assert objective.best.item() == 1
     with torch.no_grad():
         model[1].bias[1] = -1.0  # weak under any attack: no reason to stop
     objective(model, x, y, moment=now(40))
+    objective.step_ended_(usable=True)
+    objective(Deceptive(), x, y, moment=now(40))
     with pytest.raises(RunError, match=r"catastrophic overfitting at step 3: .* fell to \d+% from 100%"):
-        objective(Deceptive(), x, y, moment=now(40))
+        objective.step_ended_(usable=True)

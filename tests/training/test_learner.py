@@ -7,6 +7,7 @@ from torch import nn
 from generalist import Batch, LossTerms, build_model
 from generalist.core.schedules import constant
 from generalist.learner import Learner
+from generalist.objectives import make_objective
 from generalist.optimizers import OPTIMIZERS
 
 
@@ -118,6 +119,36 @@ def test_an_unusable_step_changes_nothing_and_is_counted():
     assert all(torch.equal(before[key], value) for key, value in learner.tree.items())
     step(learner)
     assert learner.bad_steps == 0
+
+
+def test_what_an_objective_carries_is_not_spoilt_by_an_unusable_step():
+    objective = make_objective("lbgat", {"threat": "linf:1/10", "steps": 1})
+    model = build_model("small_cnn", classes=3, channels=1, size=8, width=4)
+    learner = Learner("a", model, objective, OPTIMIZERS.bind("sgd", {"lr": 0.1}), lr=0.1, schedule=constant)
+    x, y = torch.rand(12, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3
+    learner.step(Batch(x, y, torch.arange(12)), progress=Fraction(0), key=(0,))
+    before = {key: tensor.clone() for key, tensor in objective.state_dict().items()}
+    learner.step(Batch(x * torch.nan, y, torch.arange(12)), progress=Fraction(0), key=(1,))
+    assert learner.bad_steps == 1
+    assert all(torch.equal(tensor, before[key]) for key, tensor in objective.state_dict().items())
+
+
+def test_accumulated_slices_share_what_is_drawn_once():
+    """E-AT takes one threat a batch, and its running errors move once."""
+    x, y = torch.rand(12, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3
+    errors = []
+    for pieces in (1, 4):
+        objective = make_objective("e-at", {"threats": ["linf:1/10", "l1:2"], "steps": 1})
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+        with torch.no_grad():
+            model[1].weight.copy_(torch.rand(3, 64, generator=torch.Generator().manual_seed(1)))
+            model[1].bias.zero_()
+        bound = OPTIMIZERS.bind("sgd", {"lr": 0.1})
+        learner = Learner("a", model, objective, bound, lr=0.1, schedule=constant, accumulate=pieces)
+        for index in range(4):
+            learner.step(Batch(x, y, torch.arange(12)), progress=Fraction(0), key=(index,))
+        errors.append(objective.errors.clone())
+    torch.testing.assert_close(*errors)
 
 
 def test_a_loss_far_above_the_limit_is_unusable():

@@ -91,6 +91,21 @@ def test_a_need_that_is_not_there_is_told_before_anything_is_written(tmp_path):
         load_recipe("digits-at", ["learners.linf.objective.name=hat"])
 
 
+def test_networks_of_another_kind_and_needs_in_a_circle_are_refused(robust, tmp_path):
+    for method, sets in (("rmc", needs("rmc", robust)), ("hat", needs("hat", robust))):
+        with pytest.raises(UserError, match=r"not of the run's own kind|size 8 was given, this run has 16"):
+            generalist.train(tiny(method, *sets, "data.size=16", "model.width=6"), out=tmp_path / f"other-{method}")
+    with pytest.raises(UserError, match="not of the run's own kind"):
+        generalist.train(tiny("rmc", *needs("rmc", robust), "model.width=6"), out=tmp_path / "wider")
+    circle = tmp_path / "circle.yaml"
+    circle.write_text(f"extends: digits-hat\nneeds: {{standard: {circle}}}\n")
+    with pytest.raises(UserError, match="in a circle"):
+        generalist.train(tiny("hat", f"needs.standard={circle}"), out=tmp_path / "round")
+    assert not (tmp_path / "round").exists()
+    with pytest.raises(UserError, match="'stendard' that nothing here uses; what is used: standard"):
+        tiny("hat", "needs.stendard=x")
+
+
 def test_the_best_of_the_curve_is_kept(robust, tmp_path):
     run = generalist.train(tiny("rmc", *needs("rmc", robust)), out=tmp_path / "rmc")
     rows = [row for row in run.metrics if row["kind"] == "validation"]
@@ -190,6 +205,10 @@ def test_a_run_with_extra_images_whose_labels_a_network_gives(robust, tmp_path):
         generalist.train(tiny("rst", *sets), out=tmp_path / "unlabelled")
     run = generalist.train(tiny("rst", *sets, f"needs.labels={robust['nt']}"), out=tmp_path / "run")
     assert json.loads((run.folder / "summary.json").read_text())["steps"] == 3 * (120 // 30)
+    quick = tmp_path / "quick.yaml"
+    quick.write_text("extends: digits-nt\ntraining: {epochs: 1}\n")
+    labelled = generalist.train(tiny("rst", *sets, f"needs.labels={quick}"), out=tmp_path / "labelled")
+    assert generalist.Run(labelled.folder / "needs" / "labels").recipe.data.extra is None
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,17 @@ class Registry(Generic[F]):
         self.kind = kind
         self._runtime = frozenset(runtime)
         self._entries: dict[str, F] = {}
+        self._checks: dict[str, Callable[[Mapping[str, Any]], None]] = {}
 
-    def register(self, name: str) -> Callable[[F], F]:
+    def register(self, name: str, *, check: Callable[[Mapping[str, Any]], None] | None = None) -> Callable[[F], F]:
+        """`check` looks at all fields together and raises a UserError."""
+
         def add(function: F) -> F:
             if name in self._entries:
                 raise ValueError(f"{self.kind} {name!r} is registered twice")
             self._entries[name] = function
+            if check is not None:
+                self._checks[name] = check
             return function
 
         return add
@@ -51,7 +56,10 @@ class Registry(Generic[F]):
             checked = schema.model_validate(dict(options))
         except ValidationError as error:
             raise UserError(f"{self.kind} {name!r}: {explain(error)}") from None
-        return {field: getattr(checked, field) for field in schema.model_fields}
+        complete = {field: getattr(checked, field) for field in schema.model_fields}
+        if name in self._checks:
+            self._checks[name](complete)
+        return complete
 
     def bind(self, name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
         """`name` with its recipe fields bound; what remains to give are the runtime arguments."""

@@ -3,10 +3,10 @@ breakpoint is that breakpoint's value and a flat stretch is exactly flat."""
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -44,12 +44,16 @@ def constant(progress: Fraction) -> float:
     return 1.0
 
 
-@SCHEDULES.register("piecewise")
+def _breakpoints(options: Mapping[str, Any]) -> None:
+    check_points(options["at"], options["values"])
+
+
+@SCHEDULES.register("piecewise", check=_breakpoints)
 def piecewise(progress: Fraction, *, at: tuple[Exact, ...], values: tuple[NonNegativeFloat, ...]) -> float:
     return interpolate(progress, at, values)
 
 
-@SCHEDULES.register("staircase")
+@SCHEDULES.register("staircase", check=_breakpoints)
 def staircase(progress: Fraction, *, at: tuple[Exact, ...], values: tuple[NonNegativeFloat, ...]) -> float:
     """Each value from its breakpoint to the next."""
     return values[max(bisect_right(at, progress) - 1, 0)]

@@ -4,7 +4,7 @@ from generalist.data.augment import Augment, augment
 from generalist.data.batches import batches, ordered, steps_per_epoch
 from generalist.data.datasets import DATASETS, load_dataset
 from generalist.data.download import fetch
-from generalist.data.extra import Mixture, read_extra_split
+from generalist.data.extra import Label, Mixture, read_extra_split
 from generalist.data.locate import MissingData
 from generalist.data.sources import SOURCES, Source, obtain
 from generalist.data.splits import ArraySplit, Dataset, DataWarning, FileSplit, Split
@@ -17,6 +17,7 @@ __all__ = [
     "DataWarning",
     "Dataset",
     "FileSplit",
+    "Label",
     "MissingData",
     "Mixture",
     "Source",

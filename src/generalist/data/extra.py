@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -68,11 +69,13 @@ class Mixture:
         """The extra images of a step: pass after pass over all of them, each in an order of its own."""
         places = torch.arange(step * size, (step + 1) * size)
         passes, at = places // len(self.extra), places % len(self.extra)
-        orders = {
-            int(number): torch.randperm(len(self.extra), generator=generator(seed, "extra", int(number)))
-            for number in passes.unique()
-        }
-        return torch.stack([orders[int(number)][place] for number, place in zip(passes, at, strict=True)])
+        parts = [_order(seed, int(number), len(self.extra))[at[passes == number]] for number in passes.unique()]
+        return torch.cat(parts)
+
+
+@lru_cache(maxsize=2)
+def _order(seed: int, number: int, count: int) -> Tensor:
+    return torch.randperm(count, generator=generator(seed, "extra", number))
 
 
 def read_extra_split(path: Path, dataset: Dataset, *, label: Label | None = None) -> Split:
@@ -85,7 +88,7 @@ def read_extra_split(path: Path, dataset: Dataset, *, label: Label | None = None
     if labels is None:
         if label is None:
             raise UserError(f"{path} has no labels; add y, or give needs: {{labels: …}} a network that labels it")
-        pixels = images.float() / (255 if images.dtype == torch.uint8 else 1)
-        labels = torch.cat([label(part) for part in pixels.split(500)])
+        white = 255 if images.dtype == torch.uint8 else 1
+        labels = torch.cat([label(part.float() / white) for part in images.split(500)])
     check_labels(str(path), "extra", labels, len(dataset.classes))
     return ArraySplit(images, labels)

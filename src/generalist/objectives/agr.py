@@ -32,16 +32,13 @@ def agr(
 
     def loss() -> LossTerms:
         robust = F.cross_entropy(model(x_adv), y)
-        if moment.progress < float(start):
+        if moment.progress < float(start) or not torch.is_grad_enabled():
             return LossTerms(robust)
         clean = F.cross_entropy(model(x), y)
-        parts = {"robust": robust.detach(), "clean": clean.detach()}
-        if not torch.is_grad_enabled():
-            return LossTerms(robust, parts)
         weights = [p for p in model.parameters() if p.requires_grad]
         pairs = zip(weight_gradients(robust, weights), weight_gradients(clean, weights), strict=True)
         gradients = [shortened(reconciled(g1, g2), longest) for g1, g2 in pairs]
-        return LossTerms(with_gradients(robust, weights, gradients), parts)
+        return LossTerms(with_gradients(robust, weights, gradients))
 
     return loss
 

@@ -1,6 +1,6 @@
 """Adversarial weight perturbation (Wu et al. 2020), around any objective."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -20,22 +20,23 @@ def perturbed_weights(
     gamma: float,
     *,
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    buffers: Sequence[Tensor] = (),
 ) -> Iterator[None]:
     """w + γ·‖w‖·g/‖g‖ for every weight matrix or kernel inside, g = ∇ loss; afterwards all is as it was.
 
-    The batch is not attacked again: the ascent and the step see the same images.
+    The batch is not attacked again: the ascent and the step see the same images. `buffers`, besides the model's own,
+    are put back after the ascent: a batch counts once in BatchNorm's statistics.
     """
     if gamma == 0:
         yield
         return
     weights = [p for p in model.parameters() if p.requires_grad and p.dim() > 1]
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    statistics = [(buffer, buffer.clone()) for buffer in (*model.buffers(), *buffers)]
     with autocast():
-        total = loss().total
-    gradients = weight_gradients(total, weights)
+        gradients = weight_gradients(loss().total, weights)
     before = [weight.detach().clone() for weight in weights]
     with torch.no_grad():
-        for buffer, old in buffers:  # one batch counts once in BatchNorm's statistics
+        for buffer, old in statistics:
             buffer.copy_(old)
         for weight, gradient in zip(weights, gradients, strict=True):
             weight.add_(_ascent(weight, gradient, gamma))

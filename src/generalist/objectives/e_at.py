@@ -21,6 +21,7 @@ class ExtremeNorms(Stateful):
         super().__init__()
         self._threats, self._steps, self._memory = threats, steps, memory
         self.register_buffer("errors", torch.ones(len(threats)))
+        self._chosen, self._wrong = 0, list[Tensor]()  # of the step at work, slice by slice
 
     def attach_(self, model: nn.Module) -> None:
         self.to(next(model.parameters()).device)
@@ -36,15 +37,23 @@ class ExtremeNorms(Stateful):
             model, x, y, threat=self._threats[chosen], steps=self._steps, loss="ce", stop_when_wrong=False,
             random_start=False, wider_first=False, generator=moment.generator,
         )  # fmt: skip
+        seen = False
 
         def loss() -> LossTerms:
+            nonlocal seen
             logits = model(x_adv)
-            if torch.is_grad_enabled():
-                error = (logits.detach().argmax(1) != y).float().mean()
-                self.errors[chosen] = self._memory * self.errors[chosen] + (1 - self._memory) * error
+            if torch.is_grad_enabled() and not seen:
+                seen, self._chosen = True, chosen
+                self._wrong.append(logits.detach().argmax(1) != y)
             return LossTerms(F.cross_entropy(logits, y), {f"error_{t}": e for t, e in self._by_threat().items()})
 
         return loss
+
+    def step_ended_(self, *, usable: bool) -> None:
+        if usable and self._wrong:
+            error = torch.cat(self._wrong).float().mean()
+            self.errors[self._chosen] = self._memory * self.errors[self._chosen] + (1 - self._memory) * error
+        self._wrong.clear()
 
     def _by_threat(self) -> dict[str, Tensor]:
         return {str(threat): error.clone() for threat, error in zip(self._threats, self.errors, strict=True)}

@@ -33,6 +33,7 @@ class Fast(Stateful):
         super().__init__()
         self._threat, self._step = threat, step
         self._watch_every, self._collapse = watch_every, collapse
+        self._right = list[Tensor]()  # of the batch being watched: right after one step, right after many
         self.register_buffer("best", torch.zeros(()))
         self.register_buffer("steps_done", torch.zeros((), dtype=torch.int64))
 
@@ -42,15 +43,17 @@ class Fast(Stateful):
     def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, moment: Moment) -> Loss:
         size = self._step * self._threat.radius
         x_adv = pgd(model, x, y, threat=self._threat, steps=1, step_size=size, generator=moment.generator)
-        if torch.is_grad_enabled():
-            self.steps_done += 1
-            if int(self.steps_done) % self._watch_every == 0:
-                self._watch(model, x, x_adv, y, moment)
+        if torch.is_grad_enabled() and (int(self.steps_done) + 1) % self._watch_every == 0:
+            attacked = pgd(model, x, y, threat=self._threat, steps=WATCH_STEPS, generator=moment.generator)
+            self._right.append(torch.stack([~misclassified(model, part, y) for part in (x_adv, attacked)]))
         return lambda: LossTerms(F.cross_entropy(model(x_adv), y), {"pgd": self.best.clone()})
 
-    def _watch(self, model: nn.Module, x: Tensor, x_adv: Tensor, y: Tensor, moment: Moment) -> None:
-        attacked = pgd(model, x, y, threat=self._threat, steps=WATCH_STEPS, generator=moment.generator)
-        one_step, many = (float((~misclassified(model, part, y)).float().mean()) for part in (x_adv, attacked))
+    def step_ended_(self, *, usable: bool) -> None:
+        self.steps_done += 1
+        if not self._right:
+            return
+        one_step, many = torch.cat(self._right, 1).float().mean(1).tolist()
+        self._right.clear()
         if many < self._collapse * float(self.best) and one_step - many > GAP:
             raise RunError(
                 f"catastrophic overfitting at step {int(self.steps_done)}: on a training batch PGD-{WATCH_STEPS}"

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -20,6 +21,12 @@ Share = Annotated[Exact, Field(ge=0, le=1)]
 def near(x: Tensor, moment: Moment, *, deviation: float = 0.001) -> Tensor:
     """Where TRADES and its kin begin: the image with a little Gaussian noise."""
     return x + deviation * normal_like(x, moment.generator)
+
+
+def divergence(logits: Tensor, logits_adv: Tensor) -> Tensor:
+    """KL(p(x)‖p(x')) [B], with a gradient for both; finite where a probability underflows to 0."""
+    log_p, log_q = F.log_softmax(logits.float(), 1), F.log_softmax(logits_adv.float(), 1)
+    return F.kl_div(log_q, log_p, reduction="none", log_target=True).sum(1)
 
 
 @torch.no_grad()

@@ -1,6 +1,7 @@
 """Several threats at once: AVG and MAX (Tramèr and Boneh 2019), MSD (Maini et al. 2020)."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,13 @@ from generalist.objectives.registry import OBJECTIVES
 Norms = Annotated[Threats, Field(description="the threats to train against")]
 
 
-@OBJECTIVES.register("average")
+def _a_step_each(options: Mapping[str, Any]) -> None:
+    sizes, threats = options["step_sizes"], options["threats"]
+    if sizes is not None and len(sizes) != len(threats):
+        raise UserError(f"step_sizes takes one number a threat, got {len(sizes)} for {len(threats)} threats")
+
+
+@OBJECTIVES.register("average", check=_a_step_each)
 def average(
     model: nn.Module,
     x: Tensor,
@@ -39,7 +46,7 @@ def average(
     return loss
 
 
-@OBJECTIVES.register("max")
+@OBJECTIVES.register("max", check=_a_step_each)
 def worst(
     model: nn.Module,
     x: Tensor,
@@ -57,7 +64,7 @@ def worst(
     return lambda: LossTerms(F.cross_entropy(model(x_adv), y))
 
 
-@OBJECTIVES.register("msd")
+@OBJECTIVES.register("msd", check=_a_step_each)
 def msd(
     model: nn.Module,
     x: Tensor,
@@ -122,6 +129,4 @@ def highest(view: nn.Module, candidates: Tensor, y: Tensor) -> tuple[Tensor, Ten
 
 def _sizes(threats: tuple[Threat, ...], step_sizes: StepSizes | None) -> list[float]:
     """Steps of ε/4 unless given, one a threat."""
-    if step_sizes is not None and len(step_sizes) != len(threats):
-        raise UserError(f"step_sizes takes one number a threat, got {len(step_sizes)} for {len(threats)} threats")
     return [threat.radius / 4 for threat in threats] if step_sizes is None else [float(size) for size in step_sizes]

@@ -1,6 +1,8 @@
 """PART (Zhang et al. 2024): pixels that matter little to the prediction are perturbed less."""
 
+from collections.abc import Mapping
 from fractions import Fraction
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,8 +15,15 @@ from generalist.core.types import Count, Loss, LossTerms, Moment, PositiveFloat,
 from generalist.objectives.fields import Share, StepSize
 from generalist.objectives.registry import OBJECTIVES
 
+FLAT = 1e-5
 
-@OBJECTIVES.register("part")
+
+def _only_linf(options: Mapping[str, Any]) -> None:
+    if options["threat"].norm != "linf":
+        raise UserError(f"part bounds single pixels, which only linf does; got threat {options['threat']}")
+
+
+@OBJECTIVES.register("part", check=_only_linf)
 def part(
     model: nn.Module,
     x: Tensor,
@@ -33,8 +42,6 @@ def part(
     Pixels whose class-activation map exceeds its mean by `deviations` standard deviations keep ε, the others have
     `lower`·ε (7/255 of 8/255).
     """
-    if threat.norm != "linf":
-        raise UserError(f"part bounds single pixels, which only linf does; got threat {threat}")
     size = threat.radius / 4 if step_size is None else float(step_size)
     bound = torch.full_like(x[:, :1], threat.radius)
     if moment.progress >= float(start):
@@ -60,7 +67,7 @@ def activation_map(model: nn.Module, x: Tensor) -> Tensor:
     maps: list[Tensor] = []
 
     def note(module: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
-        if isinstance(output, Tensor) and output.dim() == 4 and output.requires_grad:
+        if isinstance(output, Tensor) and output.dim() == 4 and output[0, 0].numel() > 1 and output.requires_grad:
             maps.append(output)
 
     leaves = [module for module in model.modules() if not any(module.children())]
@@ -83,4 +90,5 @@ def standardised(heat: Tensor) -> Tensor:
     """Mean 0 and deviation 1 for each image; 0 where it is flat."""
     flat = heat.flatten(1)
     mean, deviation = flat.mean(1), flat.std(1, unbiased=False)
-    return (heat - column(mean, heat)) / column(deviation.clamp_min(1e-12), heat)
+    least = (FLAT * flat.abs().amax(1)).clamp_min(1e-12)  # below this the differences are rounding
+    return torch.where(column(deviation > least, heat), (heat - column(mean, heat)) / column(deviation, heat), 0.0)

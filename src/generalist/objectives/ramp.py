@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from generalist.attacks import apgd
 from generalist.core.threat import TINY, Threat
 from generalist.core.types import Count, Loss, LossTerms, Moment, NonNegativeFloat, Unit
+from generalist.objectives.fields import divergence
 from generalist.objectives.registry import OBJECTIVES
 from generalist.objectives.stateful import Stateful
 
@@ -73,8 +74,7 @@ class Ramp(Stateful):
 def paired(z_s: Tensor, z_t: Tensor, y: Tensor) -> Tensor:
     """The mean of KL(p(x_s)‖p(x_t)) over the images with x_s right; 0 where there are none."""
     right = (z_s.argmax(1) == y).float()
-    apart = F.kl_div(F.log_softmax(z_t, 1), torch.softmax(z_s, 1), reduction="none").sum(1)
-    return (apart * right).sum() / right.sum().clamp_min(1)
+    return (divergence(z_s, z_t) * right).sum() / right.sum().clamp_min(1)
 
 
 def merged(natural: Tensor, adversarial: Tensor, clean_share: float) -> Tensor:

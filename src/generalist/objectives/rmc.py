@@ -2,7 +2,8 @@
 
 The quadratic Bézier curve with bend b is θ(t) = (1−t)²·w₁ + 2t(1−t)·b + t²·w₂. The learner's model is kept at its
 middle m = θ(½) = ¼w₁ + ½b + ¼w₂, which is a network that can be validated and mixed where b is not. In terms of m,
-θ(t) = (1−t)(1−2t)·w₁ + 4t(1−t)·m + t(2t−1)·w₂; the gradient for m is scaled so that b takes the steps of Bézier's form.
+θ(t) = (1−t)(1−2t)·w₁ + 4t(1−t)·m + t(2t−1)·w₂; the gradient for m is scaled so that b takes the steps that the loss
+gives it in Bézier's form. Weight decay draws m, not b, towards 0.
 """
 
 import copy
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from generalist.attacks import pgd
+from generalist.core.errors import UserError
 from generalist.core.types import Count, Loss, LossTerms, Moment
 from generalist.objectives.fields import Threats
 from generalist.objectives.registry import OBJECTIVES
@@ -26,6 +28,7 @@ class Curve(Stateful):
 
     needs = ("first", "second")
     outlives_reset = False
+    own_start = True
 
     def __init__(
         self, *, networks: Mapping[str, nn.Module], threats: Threats, steps: Count = 10, points: Count = 61
@@ -37,8 +40,15 @@ class Curve(Stateful):
     def attach_(self, model: nn.Module) -> None:
         """The bend starts halfway between the endpoints."""
         self._probe = Consulted(copy.deepcopy(model))
+        self._norms = [m for m in self._probe.network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        for norm in self._norms:
+            norm.momentum = 1.0  # its statistics are those of the last batch
+        states = [end.network.state_dict() for end in self._ends]
+        for name, state in zip(self.needs, states, strict=True):
+            differing = [key for key, tensor in model.state_dict().items() if _shape(state.get(key)) != tensor.shape]
+            if differing:
+                raise UserError(f"rmc: the network {name!r} is not of the run's own kind: {differing[0]} differs")
         with torch.no_grad():
-            states = [end.network.state_dict() for end in self._ends]
             for name, tensor in model.state_dict(keep_vars=True).items():
                 first, second = (state[name].to(tensor.device) for state in states)
                 tensor.copy_((first + second) / 2 if tensor.is_floating_point() else first)
@@ -57,12 +67,27 @@ class Curve(Stateful):
         t, which = moment.shared.uniform(2)[0].tolist()
         threat = self._threats[int(which * len(self._threats))]
         probe = self._place_(model, t)
+        self._measure_(x)
         x_adv = pgd(probe, x, y, threat=threat, steps=self._steps, generator=moment.generator)
 
         def loss() -> LossTerms:
-            return LossTerms(F.cross_entropy(functional_call(model, self.at(model, t), (x_adv,)), y))
+            if model.training and self._norms:
+                with torch.no_grad():  # the model's own statistics belong to the middle of the curve
+                    model(x_adv)
+            buffers = {name: buffer.clone() for name, buffer in probe.named_buffers()}
+            logits = functional_call(model, {**self.at(model, t), **buffers}, (x_adv,))
+            return LossTerms(F.cross_entropy(logits, y))
 
         return loss
+
+    @torch.no_grad()
+    def _measure_(self, x: Tensor) -> None:
+        """BatchNorm statistics of θ(t) on this batch, which are those that the loss will see."""
+        if self._norms:
+            for norm in self._norms:
+                norm.train()
+            self._probe.network(x)
+            self._probe.network.eval()
 
     def variants(self, model: nn.Module) -> Iterator[nn.Module]:
         for index in range(self._points):
@@ -73,3 +98,7 @@ class Curve(Stateful):
         """θ(t) as a network of its own, with the model's buffers."""
         self._probe.network.load_state_dict({**model.state_dict(), **self.at(model, t)})
         return self._probe.network
+
+
+def _shape(tensor: Tensor | None) -> torch.Size | None:
+    return None if tensor is None else tensor.shape

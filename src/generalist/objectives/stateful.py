@@ -15,9 +15,13 @@ class Stateful(nn.Module):
 
     needs: ClassVar[tuple[str, ...]] = ()
     outlives_reset: ClassVar[bool] = True
+    own_start: ClassVar[bool] = False  # `attach_` gives the model its first weights
 
     def attach_(self, model: nn.Module) -> None:
         """Once, before the optimizer is made: build what goes beside the model."""
+
+    def step_ended_(self, *, usable: bool) -> None:
+        """After every step; one that is not usable was not applied."""
 
     def model_replaced_(self, model: nn.Module) -> None:
         """The learner was reset to the global model."""

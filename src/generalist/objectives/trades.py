@@ -6,14 +6,13 @@ All three attack the divergence from the clean answer, KL(p(x)‖p(x')), with p(
 import copy
 from collections.abc import Mapping
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from generalist.attacks import kl, pgd
 from generalist.core.threat import Threat
 from generalist.core.types import Count, Loss, LossTerms, Moment, NonNegativeFloat
-from generalist.objectives.fields import StepSize, eval_logits, near
+from generalist.objectives.fields import StepSize, divergence, eval_logits, near
 from generalist.objectives.registry import OBJECTIVES
 from generalist.objectives.stateful import Consulted, Stateful
 
@@ -37,7 +36,7 @@ def trades(
 
     def loss() -> LossTerms:
         logits = model(x)
-        clean, apart = F.cross_entropy(logits, y), divergence(logits, model(x_adv))
+        clean, apart = F.cross_entropy(logits, y), divergence(logits, model(x_adv)).mean()
         return LossTerms(clean + beta * apart, {"clean": clean.detach(), "divergence": apart.detach()})
 
     return loss
@@ -73,7 +72,7 @@ class HelperAdversarial(Stateful):
 
         def loss() -> LossTerms:
             logits = model(x)
-            clean, apart = F.cross_entropy(logits, y), divergence(logits, model(x_adv))
+            clean, apart = F.cross_entropy(logits, y), divergence(logits, model(x_adv)).mean()
             far = F.cross_entropy(model(helper), label)
             parts = {"clean": clean.detach(), "divergence": apart.detach(), "helper": far.detach()}
             return LossTerms(clean + self._beta * apart + self._gamma * far, parts)
@@ -109,7 +108,7 @@ class BoundaryGuided(Stateful):
             parts = {"guide": clean.detach(), "pull": pull.detach()}
             if self._beta == 0:
                 return LossTerms(clean + pull, parts)
-            apart = divergence(model(x), robust)
+            apart = divergence(model(x), robust).mean()
             return LossTerms(clean + pull + self._beta * apart, {**parts, "divergence": apart.detach()})
 
         return loss
@@ -129,8 +128,3 @@ def diverging(
     p = eval_logits(model, x).softmax(1)
     start = near(x, moment)
     return pgd(model, x, y, threat=threat, steps=steps, step_size=step_size, start=start, criterion=kl(p))
-
-
-def divergence(logits: Tensor, logits_adv: Tensor) -> Tensor:
-    """The mean of KL(p(x)‖p(x'))."""
-    return F.kl_div(F.log_softmax(logits_adv.float(), 1), torch.softmax(logits.float(), 1), reduction="batchmean")
