@@ -40,7 +40,7 @@ def test_breakpoints_that_make_no_sense_are_refused(at, values):
 
 def test_a_staircase_holds_each_value_to_the_next_breakpoint():
     stairs = SCHEDULES.bind("staircase", {"at": [0, "1/2", "3/4"], "values": [1, 0.1, 0.01]})
-    assert [stairs(Fraction(n, 8)) for n in (0, 3, 4, 5, 6, 7, 8)] == [1, 1, 0.1, 0.1, 0.01, 0.01, 0.01]
+    assert [stairs(F(n, 8)) for n in (0, 3, 4, 5, 6, 7, 8)] == [1, 1, 0.1, 0.1, 0.01, 0.01, 0.01]
 
 
 def test_every_schedule_is_never_negative():
