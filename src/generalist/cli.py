@@ -15,8 +15,10 @@ from rich.markup import escape
 from generalist.build import build
 from generalist.catalogue import load_recipe, recipe_names, recipe_parts
 from generalist.comparison import compare
+from generalist.core import ranks
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import write_atomically, write_json
+from generalist.core.ranks import joined_ranks, leads
 from generalist.core.threat import Threat
 from generalist.doctor import estimate, examine, outline
 from generalist.evaluation import SUITE_NAMES, Attacked, Suite, evaluate_suite, load_suite, save_attacked
@@ -65,16 +67,21 @@ def train_command(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
     download: Annotated[bool, typer.Option("--download", help="Fetch missing data from its official source.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; train and write nothing.")] = False,
+    processes: Annotated[
+        int | None, typer.Option("--ranks", min=1, help="With --dry-run: where so many ranks would have the learners.")
+    ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Train a recipe into a run folder."""
     loaded = load_recipe(recipe, set_ or [])
     if dry_run:
-        _show_plan(loaded, download=download, as_json=as_json)
+        _show_plan(loaded, download=download, as_json=as_json, processes=processes or ranks.world())
         return
+    if processes is not None:
+        raise UserError("--ranks goes with --dry-run; to train with several start them with torchrun")
     folder = out or Path("runs") / loaded.name
-    reporter = make_reporter(quiet=quiet or as_json)
+    reporter = make_reporter(quiet=quiet or as_json or not leads())
     try:
         run = train(loaded, out=folder, resume=resume, download=download, reporter=reporter)
     except Interrupted as stopped:
@@ -90,8 +97,8 @@ def train_command(
         print(f"run folder: {run.folder}\nattack the test split with: {again}")
 
 
-def _show_plan(recipe: Recipe, *, download: bool, as_json: bool) -> None:
-    facts = outline(build(recipe, download=download))
+def _show_plan(recipe: Recipe, *, download: bool, as_json: bool, processes: int) -> None:
+    facts = outline(build(recipe, download=download), ranks=processes)
     if as_json:
         print(json.dumps(facts))
         return
@@ -112,7 +119,7 @@ def eval_command(
     model: Annotated[str | None, typer.Option(help="Anybody's model: module:callable or a network's name.")] = None,
     weights: Annotated[Path | None, typer.Option(help="Its weights: .safetensors, .pt or .pth.")] = None,
     data: Annotated[str, typer.Option(help="For a model that is no run: a dataset, an .npz file or a folder.")] = "",
-    n: Annotated[int | None, typer.Option("--n", min=1, help="Only the first n test images.")] = None,
+    n: Annotated[int | None, typer.Option("--n", "--images", min=1, help="Only the first n test images.")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images attacked at once; no verdict depends on it.")] = 250,
     seed: Annotated[int, typer.Option(min=0, help="Of everything random in the attacks.")] = 0,
     learners: Annotated[
@@ -126,7 +133,7 @@ def eval_command(
     """Attack a model: a run's, a saved one, or anybody's."""
     threats = [Threat.parse(text) for text in threat or []]
     chosen = load_suite(suite)
-    reporter = make_reporter(quiet=quiet or json_file == "-")
+    reporter = make_reporter(quiet=quiet or json_file == "-" or not leads())
     files = [path for path in target or [] if path.is_file()]
     if model is None and not target:
         raise UserError("nothing to evaluate: give a run folder, a model file, or --model with --weights and --data")
@@ -144,8 +151,10 @@ def eval_command(
         result = _attack(one, chosen, n, batch_size, seed, save_adv is not None, reporter)
         results[one.title] = result
         records[one.title] = result.record() | (one.about or {})
-        if (one.cache.parent / "recipe.yaml").is_file():
+        if leads() and (one.cache.parent / "recipe.yaml").is_file():
             write_json(one.cache / f"{one.title.rsplit('/')[-1]}-{chosen.name}.json", records[one.title])
+    if not leads():
+        return
     if save_adv is not None:
         save_attacked(save_adv, results)
     if json_file == "-":
@@ -260,6 +269,8 @@ def doctor_command(
 
 
 def _complain(text: str) -> None:
+    if int(os.environ.get("RANK", "0")) > 0:
+        return  # the first rank speaks for all
     console = Console(stderr=True)
     if console.is_terminal:
         console.print(f"[bold red]error:[/] {escape(text)}", highlight=False, soft_wrap=True)
@@ -293,7 +304,10 @@ def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
     warnings.showwarning = _warn  # type: ignore[assignment]
     try:
-        code = app(_json_to_stdout(sys.argv[1:]), prog_name="generalist", standalone_mode=False)
+        with joined_ranks():
+            if not leads():
+                sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+            code = app(_json_to_stdout(sys.argv[1:]), prog_name="generalist", standalone_mode=False)
     except (UserError, UsageError) as error:
         _complain(str(error) if isinstance(error, UserError) else _usage(error))
         code = 2

@@ -18,6 +18,8 @@ from generalist.data import DATASETS, SOURCES, ArraySplit, MissingData, load_dat
 from generalist.data.locate import data_root
 from generalist.evaluation import evaluate_split
 from generalist.recipe import Recipe
+from generalist.run import placed
+from generalist.training.placement import speed_up
 from generalist.training.precision import pick_device, pick_precision
 
 PROBE_SECONDS = 5.0
@@ -50,8 +52,8 @@ def _data_state(name: str) -> str:
     return f"{len(dataset.train) + len(dataset.validation)} train and {len(dataset.test)} test images"
 
 
-def outline(experiment: Experiment) -> dict[str, Any]:
-    """What a recipe would do here: the learners, their weights over training, and when they are reset."""
+def outline(experiment: Experiment, *, ranks: int = 1) -> dict[str, Any]:
+    """What a recipe would do here: the learners, their weights over training, when they are reset, and who has them."""
     recipe, plan = experiment.recipe, experiment.plan
     learners = {
         name: {
@@ -65,8 +67,16 @@ def outline(experiment: Experiment) -> dict[str, Any]:
         for name, section in recipe.learners.items()
     }
     ends = {epoch: epoch * plan.steps_per_epoch - 1 for epoch in range(1, plan.epochs)}
+    stretches = placed(experiment, ranks)
+    placement = [
+        {"first_epoch": p.first_epoch, "epochs": p.epochs, "ranks": {name: list(p.ranks[name]) for name in p.costs}}
+        for p in stretches
+    ]
     return {
         "recipe": recipe.name,
+        "ranks": ranks,
+        "placement": placement,
+        "speed_up": round(speed_up(stretches), 3),
         "images": {part: len(getattr(experiment.dataset, part)) for part in ("train", "validation", "test")},
         "epochs": plan.epochs,
         "steps_per_epoch": plan.steps_per_epoch,

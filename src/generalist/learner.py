@@ -1,5 +1,6 @@
 """A base learner: one model on one task, with its own optimizer, schedule and, if asked, running average."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
@@ -7,10 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
+from generalist.core.ranks import ALONE, Team, as_part_of
 from generalist.core.rng import Key
 from generalist.core.schedules import Schedule
-from generalist.core.types import Batch, LossTerms, Objective, StateTree, moment
+from generalist.core.types import Batch, Loss, LossTerms, Objective, StateTree, moment
 from generalist.objectives import Stateful, perturbed_weights
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -64,6 +67,8 @@ class Learner:
         self._buffers_before = [tensor.clone() for tensor in self._buffers]
         self.bad_steps = 0
         self.device = next(iter(self.tree.values())).device
+        self.team = ALONE
+        self._parallel: DistributedDataParallel | None = None
         self._scaler = torch.amp.GradScaler(self.device.type, enabled=precision == torch.float16)
 
     @property
@@ -82,19 +87,23 @@ class Learner:
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         terms, now = None, moment(*key, ids=batch.ids, progress=float(progress), extra=batch.extra)
-        for part in _slices(len(batch.y), self.accumulate):
-            share = len(batch.y[part]) / len(batch.y)
-            with self.autocast():
-                loss = self.objective(self.model, batch.x[part], batch.y[part], moment=now[part])
-            ascent = perturbed_weights(
-                self.model, loss, self.weight_perturbation, autocast=self.autocast, buffers=self._buffers
-            )
-            with ascent:
+        mine = self.team.rows(len(batch.y))
+        with as_part_of(self.team, (mine.stop - mine.start) / len(batch.y)):
+            for part, last in _slices(mine, self.accumulate):
+                share = (part.stop - part.start) / len(batch.y)
                 with self.autocast():
-                    part_terms = loss()
-                self._scaler.scale(part_terms.total * share).backward()
-            terms = _merge(terms, part_terms, share)
+                    loss = self.objective(self.model, batch.x[part], batch.y[part], moment=now[part])
+                ascent = perturbed_weights(
+                    self.model, loss, self.weight_perturbation, autocast=self.autocast, buffers=self._buffers
+                )
+                with ascent, self._gradients_shared(last=last):
+                    with self.autocast():
+                        part_terms = self._evaluate(loss)
+                    # DistributedDataParallel takes the mean over the team where the sum is wanted
+                    self._scaler.scale(part_terms.total * (share * self.team.size)).backward()
+                terms = _merge(terms, part_terms, share)
         assert terms is not None
+        terms = self._over_the_team_(terms, mine, len(batch.y))
         self._scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(self._trained.values(), self.clip_norm or float("inf"))
         finite = torch.isfinite(norm)
@@ -108,8 +117,42 @@ class Learner:
             _copy_all_(self._buffers, self._buffers_before)
             self.bad_steps += 1
         if self.carried is not None:
-            self.carried.step_ended_(usable=usable)
+            with as_part_of(self.team, (mine.stop - mine.start) / len(batch.y)):
+                self.carried.step_ended_(usable=usable)
         return terms
+
+    def join_(self, team: Team) -> None:
+        """Share batches with these ranks from now on; all of them call this together, with the same weights."""
+        self.team, self._parallel = team, None
+        if team.size > 1:
+            task = _Task(self.model, self.carried)
+            with warnings.catch_warnings():  # the newest torch has another name for the option, older ones do not
+                warnings.simplefilter("ignore", FutureWarning)
+                self._parallel = DistributedDataParallel(task, process_group=team.group, broadcast_buffers=False)
+
+    def _gradients_shared(self, *, last: bool) -> AbstractContextManager[Any]:
+        """Gradients cross the network once a step, with the last part of the batch."""
+        return nullcontext() if self._parallel is None or last else self._parallel.no_sync()
+
+    def _evaluate(self, loss: Loss) -> LossTerms:
+        if self._parallel is None:
+            return loss()
+        self._parallel(loss)
+        terms: LossTerms = self._parallel.module.terms
+        return terms
+
+    def _over_the_team_(self, terms: LossTerms, mine: slice, count: int) -> LossTerms:
+        """The terms of the whole batch; BatchNorm's statistics become the mean of those that the parts have given."""
+        if self.team.size == 1:
+            return terms
+        numbers = torch.stack([terms.total, *terms.parts.values()])
+        share = (mine.stop - mine.start) / count
+        floats = [buffer for buffer in self._buffers if buffer.is_floating_point()]
+        if floats:
+            torch._foreach_mul_(floats, share)
+            self.team.sum_(floats, purpose="statistics")
+        self.team.sum_([numbers], purpose="losses")
+        return LossTerms(numbers[0], dict(zip(terms.parts, numbers[1:], strict=True)))
 
     def end_epoch_(self) -> None:
         if self.carried is not None:
@@ -190,9 +233,27 @@ def _copy_all_(into: list[Tensor], source: list[Tensor]) -> None:
         torch._foreach_copy_(into, source)
 
 
-def _slices(count: int, pieces: int) -> Iterator[slice]:
-    size = -(-count // pieces)
-    return (slice(first, first + size) for first in range(0, count, size))
+class _Task(nn.Module):
+    """A loss as the forward pass of a module, which is what DistributedDataParallel wraps."""
+
+    def __init__(self, model: nn.Module, carried: nn.Module | None) -> None:
+        super().__init__()
+        self.model, self.carried = model, carried
+
+    def forward(self, loss: Loss) -> Tensor:
+        self.terms = loss()
+        return self.terms.total
+
+
+def _slices(rows: slice, pieces: int) -> Iterator[tuple[slice, bool]]:
+    """The rows in `pieces` parts that differ by one at most, and whether it is the last."""
+    size, longer = divmod(rows.stop - rows.start, pieces)
+    first = rows.start
+    for index in range(pieces):
+        stop = first + size + (index < longer)
+        if stop > first:
+            yield slice(first, stop), stop == rows.stop
+        first = stop
 
 
 def _merge(sum_: LossTerms | None, terms: LossTerms, share: float) -> LossTerms:

@@ -5,9 +5,11 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +20,21 @@ from torch import nn
 
 from generalist.build import Experiment, build, build_network
 from generalist.catalogue import load_recipe
+from generalist.core import ranks
 from generalist.core.errors import UserError
 from generalist.core.files import write_atomically, write_json
+from generalist.cost import passes_per_step
+from generalist.mixing import has_batchnorm
 from generalist.models import load_model, load_weights
 from generalist.recipe import Recipe, first_difference, parse_recipe
 from generalist.report.console import Reporter, Silent
 from generalist.training.guards import interrupts, sole_owner
 from generalist.training.instruments import drift
-from generalist.training.journal import Journal, read_journal
+from generalist.training.journal import Journal, Unwritten, read_journal
 from generalist.training.loop import fit
+from generalist.training.placement import Phase, phases
 from generalist.training.selection import Scores, Selection
-from generalist.training.state import Tally, TrainState
+from generalist.training.state import TrainState
 from generalist.version import __version__
 
 
@@ -90,23 +96,28 @@ def train(
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe, overrides or [])
     folder = Path(out) if out is not None else Path("runs") / recipe.name
-    reporter = reporter or Silent()
-    _check_folder(folder, recipe, resume=resume)
+    reporter = reporter if reporter is not None and ranks.leads() else Silent()
+    resume = resume or ranks.restarted()
+    ranks.by_leader(lambda: _check_folder(folder, recipe, resume=resume))
     needs = {need: _needed(source) for need, source in recipe.needs.items()}
     experiment = build(recipe, download=download)
-    with sole_owner(folder):
-        _check_folder(folder, recipe, resume=resume)
-        if resume and (folder / "recipe.yaml").exists() and Run(folder).finished:
+    with ExitStack() as held:
+        ranks.by_leader(lambda: held.enter_context(sole_owner(folder)))
+        ranks.by_leader(lambda: _check_folder(folder, recipe, resume=resume))
+        finished = resume and (folder / "recipe.yaml").exists() and Run(folder).finished
+        if ranks.gathered(finished)[0]:
             reporter.say(f"{folder} is finished already")
             return Run(folder)
+        ranks.by_leader(lambda: write_atomically(folder / "recipe.yaml", recipe.to_yaml().encode()))
         if recipe.needs:
-            write_atomically(folder / "recipe.yaml", recipe.to_yaml().encode())
             experiment = build(recipe, networks=_obtain(needs, experiment, folder / "needs", reporter))
         state = experiment.state
         if resume and state.load(folder / "checkpoints"):
             reporter.say(f"resumed {folder} at step {state.step} of {experiment.plan.steps}")
-        write_atomically(folder / "recipe.yaml", recipe.to_yaml().encode())
-        write_json(folder / "environment.json", environment(experiment))
+        if ranks.world() > 1:
+            state.share_(placed(experiment, ranks.world()))
+            _warn_of_split_batchnorm(experiment)
+        ranks.by_leader(lambda: write_json(folder / "environment.json", environment(experiment)))
         with _recorder(folder, experiment, reporter) as recorder, interrupts() as caught:
             fit(
                 state,
@@ -119,11 +130,32 @@ def train(
                 interrupts=caught,
                 bad_steps=recipe.training.bad_steps,
             )
-        write_json(folder / "summary.json", _summary(folder, experiment))
-        from generalist.report.figures import draw_run  # matplotlib is slow to import, and for this alone
-
-        draw_run(read_journal(folder / "metrics.jsonl"), folder / "figures", title=recipe.name)
+        ranks.by_leader(lambda: _finish(folder, experiment))
     return Run(folder)
+
+
+def _finish(folder: Path, experiment: Experiment) -> None:
+    write_json(folder / "summary.json", _summary(folder, experiment))
+    from generalist.report.figures import draw_run  # matplotlib is slow to import, and for this alone
+
+    draw_run(read_journal(folder / "metrics.jsonl"), folder / "figures", title=experiment.recipe.name)
+
+
+def placed(experiment: Experiment, count: int) -> list[Phase]:
+    """Which of so many ranks have which learner of this experiment, and when."""
+    recipe = experiment.recipe
+    costs = {name: passes_per_step(section) for name, section in recipe.learners.items()}
+    return phases(experiment.plan, costs, ranks=count, batch_size=recipe.training.batch_size)
+
+
+def _warn_of_split_batchnorm(experiment: Experiment) -> None:
+    split = any(len(placed) > 1 for phase in experiment.state.phases for placed in phase.ranks.values())
+    if split and has_batchnorm(experiment.state.global_model) and ranks.leads():
+        warnings.warn(
+            "more ranks than learners: batches are split, and BatchNorm sees each rank's part of them;"
+            " results differ from those of fewer ranks",
+            stacklevel=3,
+        )
 
 
 def _needed(source: str, trail: tuple[str, ...] = ()) -> Run | Path | Recipe:
@@ -191,7 +223,7 @@ def _check_folder(folder: Path, recipe: Recipe, *, resume: bool) -> None:
 class _Recorder:
     """What happens at the end of an epoch, and when a checkpoint is due."""
 
-    def __init__(self, folder: Path, experiment: Experiment, reporter: Reporter, journal: Journal) -> None:
+    def __init__(self, folder: Path, experiment: Experiment, reporter: Reporter, journal: Journal | Unwritten) -> None:
         self._experiment, self._reporter, self._journal = experiment, reporter, journal
         self._selection = Selection(folder / "models", rule=experiment.recipe.select)
         self._saved = self._ticked = time.monotonic()
@@ -206,7 +238,7 @@ class _Recorder:
         training, plan = self._experiment.recipe.training, self._experiment.plan
         epoch, within = divmod(state.step, plan.steps_per_epoch)
         due = (within == 0 and (epoch % training.checkpoint_epochs == 0 or epoch == plan.epochs)) or (
-            time.monotonic() - self._saved > training.checkpoint_minutes * 60
+            ranks.world() == 1 and time.monotonic() - self._saved > training.checkpoint_minutes * 60
         )
         if due:
             self._saved = time.monotonic()
@@ -215,31 +247,38 @@ class _Recorder:
     def epoch_ended(self, state: TrainState) -> None:
         plan = self._experiment.plan
         epoch = state.step // plan.steps_per_epoch
-        live = [name for name, tally in state.tallies.items() if tally.count]
-        means = {name: state.tallies[name].means() for name in live}
-        for name in live:
-            state.regret.observe(name, mean_loss=means[name]["loss"], steps=state.tallies[name].count)
-            state.tallies[name] = Tally()
+        tallies = state.take_tallies()
+        live, means = list(tallies), {name: row for name, (row, _) in tallies.items()}
+        for name, (row, steps) in tallies.items():
+            state.regret.observe(name, mean_loss=row["loss"], steps=steps)
         weights = plan.weights(state.step - 1)
-        state.materialise_global_()
-        learners, center = state.parameter_trees()
-        record = {
+        validation = self._experiment.recipe.validation
+        due = epoch % validation.every_epochs == 0 or epoch == plan.epochs
+        record: dict[str, Any] = {
             "epoch": epoch,
             "seconds": round(state.seconds, 3),
             "gamma": weights,
-            "lr": {name: state.learners[name].optimizer.param_groups[0]["lr"] for name in live},
+            "lr": {name: self._lr(name, plan.progress(state.step - 1)) for name in live},
             "train": means,
             "idle": [name for name in state.learners if name not in live],
             "regret": state.regret.record(),
-            "drift": drift({name: learners[name] for name in live}, center, weights),
         }
+        if due or ranks.world() == 1:  # parameters do not cross the network for a measurement alone
+            models = {name: state.show_model(name) for name in live}
+            state.materialise_global_()
+            learners, center = state.parameter_trees()
+            record["drift"] = drift({name: learners[name] for name in live}, center, weights)
+        if ranks.world() > 1:
+            record["bytes_sent"] = _added(ranks.gathered(ranks.traffic.sent))
         self._journal.write("epoch", state.step, record)
         losses = "  ".join(f"{name} {means[name]['loss']:.3f}" for name in live)
         self._reporter.epoch(epoch, plan.epochs, f"loss {losses}")
-        validation = self._experiment.recipe.validation
-        if epoch % validation.every_epochs == 0 or epoch == plan.epochs:
-            model = self._experiment.global_model()
-            self._validate(state, epoch, {"global": model, **{name: state.learners[name].model for name in live}})
+        if due:
+            self._validate(state, epoch, {"global": self._experiment.global_model(), **models})
+
+    def _lr(self, name: str, progress: Fraction) -> float:
+        learner = self._experiment.state.learners[name]
+        return learner.lr * learner.schedule(progress)
 
     def _validate(self, state: TrainState, epoch: int, models: dict[str, nn.Module]) -> None:
         recipe, plan = self._experiment.recipe, self._experiment.plan
@@ -248,7 +287,7 @@ class _Recorder:
             scores[name] = self._experiment.validate(model)
             if epoch == plan.epochs:
                 model, scores[name] = self._best_variant(name, model, scores[name])
-            if recipe.select != "last" or epoch == plan.epochs:
+            if ranks.leads() and (recipe.select != "last" or epoch == plan.epochs):
                 self._selection.consider(name, model, scores[name], epoch=epoch, step=state.step)
         split = "test" if recipe.select == "test" else "validation"
         records = {name: score.record() for name, score in scores.items()}
@@ -267,12 +306,17 @@ class _Recorder:
 
 @contextmanager
 def _recorder(folder: Path, experiment: Experiment, reporter: Reporter) -> Iterator[_Recorder]:
-    journal = Journal(folder, step=experiment.state.step)
+    journal = Journal(folder, step=experiment.state.step) if ranks.leads() else Unwritten()
     try:
         with reporter.bar(experiment.recipe.name, experiment.state.step, experiment.plan.steps):
             yield _Recorder(folder, experiment, reporter, journal)
     finally:
         journal.close()
+
+
+def _added(sent: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Bytes by purpose, over all ranks, since the run was started or resumed."""
+    return {purpose: sum(row.get(purpose, 0) for row in sent) for purpose in sorted({p for row in sent for p in row})}
 
 
 def environment(experiment: Experiment) -> dict[str, Any]:
@@ -286,6 +330,7 @@ def environment(experiment: Experiment) -> dict[str, Any]:
         "device_name": torch.cuda.get_device_name() if experiment.device.type == "cuda" else platform.processor(),
         "precision": str(experiment.precision).removeprefix("torch."),
         "threads": torch.get_num_threads(),
+        "ranks": ranks.world(),
         "cores": os.cpu_count(),
         "command": sys.argv,
         "images": {part: len(getattr(experiment.dataset, part)) for part in ("train", "validation", "test")},

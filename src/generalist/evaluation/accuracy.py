@@ -1,5 +1,6 @@
 """Accuracy, natural and under attack, with a verdict for every image."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from generalist.attacks import frozen, misclassified, pgd
+from generalist.core import ranks
 from generalist.core.rng import ImageStreams
 from generalist.core.threat import Threat
 from generalist.core.types import Batch
@@ -63,16 +65,20 @@ def evaluate_split(
     """Natural accuracy and PGD-`steps` accuracy under each threat, in float32 and eval mode.
 
     An image that is wrong unattacked counts as wrong under attack and is not attacked. Every verdict is recomputed on
-    the returned image, and an image's random start depends on the seed and the image alone.
+    the returned image, and an image's random start depends on the seed and the image alone. Ranks share the images.
     """
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     total = min(len(split), limit or len(split))
-    natural: list[Tensor] = []
-    robust: dict[Threat, list[Tensor]] = {threat: [] for threat in threats}
+    batch_size = min(batch_size, max(1, math.ceil(total / ranks.world())))
+    mine: dict[int, list[Tensor]] = {}
     with frozen(model):
-        for batch in ordered(split, batch_size=batch_size, device=device, workers=workers, limit=limit):
+        for number, batch in enumerate(
+            ordered(split, batch_size=batch_size, device=device, workers=workers, limit=limit)
+        ):
+            if number % ranks.world() != ranks.rank():
+                continue
             right = ~misclassified(model, batch.x, batch.y)
-            natural.append(right.cpu())
+            mine[number] = [right.cpu()]
             survivors = Batch(batch.x[right], batch.y[right], batch.ids[right])
             for threat in threats:
                 verdicts = right.clone()
@@ -80,7 +86,9 @@ def evaluate_split(
                     streams = ImageStreams(seed, "evaluate", str(threat), ids=survivors.ids)
                     x_adv = pgd(model, survivors.x, survivors.y, threat=threat, steps=steps, generator=streams)
                     verdicts[right] = ~misclassified(model, x_adv, survivors.y)
-                robust[threat].append(verdicts.cpu())
+                mine[number].append(verdicts.cpu())
             if progress:
-                progress(sum(map(len, natural)), total)
-    return Evaluation(torch.cat(natural), {t: torch.cat(v) for t, v in robust.items()}, steps, seed)
+                progress(sum(len(rows[0]) for rows in mine.values()), total)
+    everyone = {number: rows for part in ranks.gathered(mine) for number, rows in part.items()}
+    natural, *robust = (torch.cat(column) for column in zip(*(everyone[n] for n in sorted(everyone)), strict=True))
+    return Evaluation(natural, dict(zip(threats, robust, strict=True)), steps, seed)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from generalist.attacks import ATTACKS, counted_passes, misclassified, stage_streams, watched
+from generalist.core import ranks
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import write_atomically
 from generalist.core.threat import Threat
@@ -166,8 +167,10 @@ def attack_suite(
             found = torch.full((len(natural),), -1, dtype=torch.int8)
             for index in owed.nonzero()[:, 0].tolist():
                 found[index] = int(known.get(examples[index], -1))
-            missing = (owed & (found == -1)).nonzero()[:, 0]
-            pace = _Pace(progress, f"{threat} {stage.label}", int(owed.sum()), done=int(owed.sum()) - len(missing))
+            missing = (owed & (found == -1)).nonzero()[:, 0][ranks.rank() :: ranks.world()]
+            before, broken = dict(cost), list[tuple[Tensor, Tensor]]()
+            total = len(missing) if ranks.world() > 1 else int(owed.sum())
+            pace = _Pace(progress, f"{threat} {stage.label}", total, done=total - len(missing))
             for rows in missing.split(batch_size) if len(missing) else ():
                 x, y = images[rows].to(device), labels[rows].to(device)
                 started = time.perf_counter()
@@ -183,7 +186,16 @@ def attack_suite(
                 store.write(threat, stage, {examples[row]: bool(found[row]) for row in rows.tolist()}, spent)
                 if keep_images:
                     fresh = alive[rows]  # what broke an image first is what is kept of it
-                    x_adv[threat][rows[fresh]] = attacked.cpu()[fresh]
+                    broken.append((rows[fresh], attacked.cpu()[fresh]))
+            mine = {"found": {int(row): int(found[row]) for row in missing}, "images": broken}
+            mine["cost"] = {key: cost[key] - before[key] for key in cost}
+            everyone = ranks.gathered(mine)
+            for theirs in everyone:
+                for row, verdict in theirs["found"].items():
+                    found[row] = verdict
+                for rows, images_adv in theirs["images"]:
+                    x_adv[threat][rows] = images_adv
+            cost = {key: before[key] + sum(theirs["cost"][key] for theirs in everyone) for key in cost}
             result[threat][stage.label] = found
             costs[threat][stage.label] = {key: round(value, 3) for key, value in cost.items()}
             alive &= found != 0

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from generalist.core import ranks
 from generalist.core.rng import image_ids
 from generalist.core.threat import Threat
 from generalist.evaluation.suite import Stage
@@ -55,16 +56,20 @@ class Verdicts:
         path = self._path(threat, stage)
         robust: dict[str, bool] = {}
         cost = {"seconds": 0.0, "forward": 0.0, "backward": 0.0}
-        for row in _rows(path):
-            robust |= {name: bool(verdict) for name, verdict in row["robust"].items()}
-            for key in cost:
-                cost[key] += row[key]
+        for part in sorted(path.parent.glob(f"{path.stem}*.jsonl")) if path is not None else ():
+            for row in _rows(part):
+                robust |= {name: bool(verdict) for name, verdict in row["robust"].items()}
+                for key in cost:
+                    cost[key] += row[key]
+        ranks.wait_for_all()  # nobody writes before everybody has read
         return robust, cost
 
     def write(self, threat: Threat, stage: Stage, robust: Mapping[str, bool], cost: Mapping[str, float]) -> None:
         path = self._path(threat, stage)
         if path is None:
             return
+        if ranks.rank() > 0:  # a file of its own: processes that append to one file could cut each other's lines
+            path = path.with_name(f"{path.stem}-{ranks.rank()}{path.suffix}")
         path.parent.mkdir(parents=True, exist_ok=True)
         row = {"robust": {name: int(verdict) for name, verdict in robust.items()}, **cost}
         whole = not path.exists() or path.read_bytes()[-1:] in (b"\n", b"")

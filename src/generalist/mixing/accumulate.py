@@ -5,7 +5,7 @@
 at any moment: nothing is exchanged until θ_g is really needed. Tensors are paired by name; integers are copied.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -25,8 +25,9 @@ class Mix:
         self.leader = names[0]
 
     def accumulate_(self, trees: Mapping[str, StateTree], *, weights: Mapping[str, float], decay: float) -> None:
-        """One step of the running average, with w_a = trees[a] and γ_a = weights[a]."""
-        for name, share in self.shares.items():
+        """One step of the running average, with w_a = trees[a] and γ_a = weights[a], for the learners in `trees`."""
+        for name in trees:
+            share = self.shares[name]
             torch._foreach_mul_(list(share.values()), decay)
             if weights[name] != 0:
                 tree = trees[name]
@@ -35,16 +36,26 @@ class Mix:
         self.remaining *= decay
         self.leader = max(weights, key=lambda name: weights[name])
 
+    def total(self, names: Iterable[str]) -> StateTree:
+        """Σ m_a over these learners, so precise that the order of summation does not show."""
+        wide = {k: torch.zeros_like(self.start[k], dtype=_wide(self.start[k])) for k in self._floats}
+        for name in names:
+            for key, tensor in wide.items():
+                tensor += self.shares[name][key]
+        return wide
+
     def state(self, trees: Mapping[str, StateTree]) -> StateTree:
         """θ_g, in tensors of its own; `trees` as in `accumulate_`."""
+        return self.assembled(self.total(self.shares), trees.get(self.leader, {}))
+
+    def assembled(self, total: StateTree, integers: Mapping[str, Tensor]) -> StateTree:
+        """θ_g = D·θ⁰ + Σ m_a; `integers` as the leading learner has them."""
         result = {}
         for key, start in self.start.items():
-            if key in self.shares[self.leader]:
-                result[key] = start * self.remaining
-                for share in self.shares.values():
-                    result[key] += share[key]
+            if key in total:
+                result[key] = total[key].add(start.to(total[key]), alpha=self.remaining).to(start.dtype)
             else:
-                result[key] = trees[self.leader][key].clone()
+                result[key] = integers[key].clone()
         return result
 
     def save(self) -> tuple[StateTree, dict[str, Any]]:
@@ -60,3 +71,7 @@ class Mix:
             for key, tensor in share.items():
                 tensor.copy_(tensors[f"share/{name}/{key}"])
         self.remaining, self.leader = values["remaining"], values["leader"]
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    return torch.float32 if tensor.device.type == "mps" else torch.float64  # MPS has no float64

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from generalist.attacks import apgd
+from generalist.core.ranks import over_the_batch
 from generalist.core.types import Count, Loss, LossTerms, Moment, Unit
 from generalist.objectives.fields import Threats
 from generalist.objectives.registry import OBJECTIVES
@@ -51,7 +52,7 @@ class ExtremeNorms(Stateful):
 
     def step_ended_(self, *, usable: bool) -> None:
         if usable and self._wrong:
-            error = torch.cat(self._wrong).float().mean()
+            (error,) = over_the_batch([torch.cat(self._wrong).float().mean()])
             self.errors[self._chosen] = self._memory * self.errors[self._chosen] + (1 - self._memory) * error
         self._wrong.clear()
 

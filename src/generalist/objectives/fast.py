@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from generalist.attacks import misclassified, pgd
 from generalist.core.errors import RunError
+from generalist.core.ranks import over_the_batch
 from generalist.core.threat import Threat
 from generalist.core.types import Count, Loss, LossTerms, Moment, PositiveFloat, Unit
 from generalist.objectives.registry import OBJECTIVES
@@ -52,7 +53,7 @@ class Fast(Stateful):
         self.steps_done += 1
         if not self._right:
             return
-        one_step, many = torch.cat(self._right, 1).float().mean(1).tolist()
+        one_step, many = over_the_batch([torch.cat(self._right, 1).float().mean(1)])[0].tolist()
         self._right.clear()
         if many < self._collapse * float(self.best) and one_step - many > GAP:
             raise RunError(

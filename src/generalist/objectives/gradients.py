@@ -6,16 +6,19 @@ import torch
 from torch import Tensor, nn
 
 from generalist.attacks import HALF_LOSS_SCALE
+from generalist.core.ranks import over_the_batch
 
 
 def weight_gradients(loss: Tensor, weights: Sequence[nn.Parameter]) -> list[Tensor]:
-    """∇ loss for each of the weights; zeros for those that it does not depend on."""
+    """∇ loss for each of the weights, over the whole batch; zeros for those that it does not depend on."""
     scale = HALF_LOSS_SCALE if _half(loss.device.type) else 1.0
     found = torch.autograd.grad(loss * scale, list(weights), allow_unused=True)
-    return [
-        torch.zeros_like(weight) if gradient is None else gradient / scale
-        for weight, gradient in zip(weights, found, strict=True)
-    ]
+    return over_the_batch(
+        [
+            torch.zeros_like(weight) if gradient is None else gradient / scale
+            for weight, gradient in zip(weights, found, strict=True)
+        ]
+    )
 
 
 def with_gradients(value: Tensor, weights: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> Tensor:

@@ -69,7 +69,7 @@ def draw_run(records: Records, folder: Path, *, title: str) -> list[Path]:
         "loss": (epochs, _loss, "training loss of the learners"),
         "gamma": (epochs, _gamma, "weights of the learners in the global learner"),
         "regret": ([row for row in epochs if row["regret"]], _regret, "task regret and the bound of Theorem 1"),
-        "drift": (epochs, _drift, "drift of the learners from the global learner"),
+        "drift": ([row for row in epochs if "drift" in row], _drift, "drift of the learners from the global learner"),
         "accuracy": (validations, _accuracy, "accuracy on the split that selects"),
     }
     for name, (rows, draw, subtitle) in panels.items():

@@ -99,12 +99,25 @@ def plan_lines(facts: Mapping[str, Any]) -> list[str]:
     images = ", ".join(f"{count} {part}" for part, count in facts["images"].items())
     resets = ", ".join(map(str, facts["resets_after_epochs"]))
     return [
+        *_placement_lines(facts),
         f"images: {images}",
         f"length: {facts['epochs']} epochs of {facts['steps_per_epoch']} steps",
         f"learners are reset after epochs: {resets or 'none'}",
         f"cost: {facts['cost_in_at']:.2f} × a PGD-10 AT run of the same length",
         f"on {facts['device']} in {facts['precision']}",
     ]
+
+
+def _placement_lines(facts: Mapping[str, Any]) -> list[str]:
+    """Who trains what, and when; nothing where one rank does it all."""
+    if facts["ranks"] == 1:
+        return []
+    lines = []
+    for phase in facts["placement"]:
+        first, last = phase["first_epoch"] + 1, phase["first_epoch"] + phase["epochs"]
+        who = "; ".join(f"{name} on {', '.join(map(str, ranks))}" for name, ranks in phase["ranks"].items())
+        lines.append(f"epochs {first}–{last}: {who}")
+    return [f"{facts['ranks']} ranks, predicted to be {facts['speed_up']:.2f} × as fast as one:", *lines]
 
 
 def parts_table(kind: str, names: Mapping[str, str]) -> Table:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
+from generalist.core import ranks
 from generalist.core.errors import RunError, UserError
 from generalist.learner import Learner
 
@@ -26,6 +27,12 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.signum: int | None = None
+
+    def agreed(self, *, epoch_ended: bool) -> int | None:
+        """The signal that all ranks stop by; several ranks agree at the end of an epoch, when they meet anyway."""
+        if ranks.world() == 1:
+            return self.signum
+        return next((signum for signum in ranks.gathered(self.signum) if signum), None) if epoch_ended else None
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         if self.signum == signal.SIGINT == signum:

@@ -44,6 +44,16 @@ class Journal:
             self._board.close()
 
 
+class Unwritten:
+    """The journal of a rank that does not write."""
+
+    def write(self, kind: str, step: int, record: Mapping[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
 def _board(folder: Path, step: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter

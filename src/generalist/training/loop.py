@@ -33,9 +33,10 @@ def fit(
     """Train from state.step to the end of the plan (CVPR Algorithm 1)."""
     for batch in feed(state.step):
         step = state.step
+        state.enter_epoch_(step // plan.steps_per_epoch)
         decay, weights = plan.decay(step), plan.weights(step)
         for learner in state.learners.values():
-            if plan.live(learner.name, step):
+            if state.here(learner.name) and plan.live(learner.name, step):
                 terms = learner.step(batch, progress=plan.progress(step), key=(seed, learner.name, step))
                 if plan.ends_epoch(step):
                     learner.end_epoch_()
@@ -51,8 +52,9 @@ def fit(
             events.epoch_ended(state)
         if plan.redistributes_after(step):
             redistribute_()
-        if interrupts.signum or events.save_due(state):
+        signum = interrupts.agreed(epoch_ended=plan.ends_epoch(step))
+        if signum or events.save_due(state):
             state.save(checkpoints)
-        if interrupts.signum:
-            raise Interrupted(interrupts.signum)
+        if signum:
+            raise Interrupted(signum)
         events.tick(state)

@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 
 from generalist.core.errors import UserError
+from generalist.core.ranks import local_rank, started_together
 
 Precision = Literal["auto", "float32", "bf16", "fp16"]
 _DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -19,7 +20,7 @@ def pick_device(name: str = "auto") -> torch.device:
             raise UserError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
         return device
     if torch.cuda.is_available():
-        return torch.device("cuda")
+        return torch.device("cuda", local_rank()) if started_together() > 1 else torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 

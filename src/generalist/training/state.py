@@ -1,16 +1,19 @@
-"""Everything a run depends on besides its recipe: saved whole, loaded whole."""
+"""Everything a run depends on besides its recipe: saved whole, loaded whole, wherever its learners live."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from generalist.core import ranks
 from generalist.core.types import LossTerms, StateTree
 from generalist.learner import Learner, below, copy_tree_, state_tree
 from generalist.mixing import Mix
 from generalist.training.checkpoint import latest_checkpoint, save_checkpoint
 from generalist.training.instruments import Regret
+from generalist.training.placement import Phase
 
 
 @dataclass
@@ -31,7 +34,10 @@ class Tally:
 
 
 class TrainState:
-    """Learners, mix, step, and the running measurements. `global_model` is a place to put θ_g in when it is needed."""
+    """Learners, mix, step, and the running measurements. `global_model` is a place to put θ_g in when it is needed.
+
+    Every rank has all learners as objects; those it does not train are not up to date until they are handed over.
+    """
 
     def __init__(self, learners: list[Learner], global_model: nn.Module, *, step: int = 0) -> None:
         self.learners = {learner.name: learner for learner in learners}
@@ -41,15 +47,86 @@ class TrainState:
         self.tallies = {name: Tally() for name in self.learners}
         self.regret = Regret()
         self.seconds = 0.0
+        self.phases: list[Phase] = []
+        self._phase: Phase | None = None
+        self._teams: dict[tuple[int, ...], ranks.Team] = {}
+
+    # Where the learners live
+
+    def share_(self, phases: list[Phase]) -> None:
+        """Learners live where the phases say, from now on; all ranks call this together, with everything up to date."""
+        self.phases, self._phase = phases, None
+        self._teams = ranks.make_teams([placed for phase in phases for placed in phase.ranks.values()])
+
+    def enter_epoch_(self, epoch: int) -> None:
+        """Hand learners over where a new phase begins."""
+        phase = next((p for p in self.phases if p.first_epoch <= epoch < p.first_epoch + p.epochs), None)
+        if phase is None or phase is self._phase:
+            return
+        before, self._phase = self._phase, phase
+        for name, learner in self.learners.items():
+            placed = phase.ranks[name]
+            if before is not None and name in before.costs and before.ranks[name] != placed:
+                self._hand_over(name, before.ranks[name][0], placed, purpose="placement")
+            if ranks.rank() in placed:
+                learner.join_(self._teams[placed])
+
+    def _ranks(self, name: str) -> tuple[int, ...]:
+        return (0,) if self._phase is None else self._phase.ranks[name]
+
+    def here(self, name: str) -> bool:
+        """Whether this rank trains the learner, alone or in a team."""
+        return ranks.rank() in self._ranks(name)
+
+    def led(self) -> list[str]:
+        """The learners that this rank speaks for."""
+        return [name for name in self.learners if self._ranks(name)[0] == ranks.rank()]
+
+    def _hand_over(self, name: str, source: int, to: Iterable[int], *, purpose: str) -> None:
+        """A learner with all it carries, its share of θ_g and its measurements."""
+        package: StateTree = {}
+        values: dict[str, Any] = {}
+        if ranks.rank() == source:
+            tensors, values["learner"] = self.learners[name].save()
+            tally = self.tallies[name]
+            package |= {f"learner/{key}": tensor for key, tensor in tensors.items()}
+            package |= {f"share/{key}": tensor for key, tensor in self.mix.shares[name].items()}
+            package |= {f"tally/{key}": tensor for key, tensor in tally.sums.items()}
+            values["tally"] = tally.count
+        received = ranks.hand_over(package, values, source=source, to=list(to), purpose=purpose)
+        if received is not None:
+            package, values = received
+            self.learners[name].load(below(package, "learner/"), values["learner"])
+            copy_tree_(self.mix.shares[name], below(package, "share/"))
+            self.tallies[name] = Tally(values["tally"], below(package, "tally/"))
+
+    def show_model(self, name: str) -> nn.Module:
+        """The learner's model as it is now, on every rank."""
+        learner, source = self.learners[name], self._ranks(name)[0]
+        if ranks.world() > 1:
+            everyone = range(ranks.world())
+            received = ranks.hand_over(learner.tree, None, source=source, to=list(everyone), purpose="evaluation")
+            if received is not None:
+                copy_tree_(learner.tree, received[0])
+        return learner.model
+
+    # The global learner
 
     @property
     def trees(self) -> dict[str, StateTree]:
-        """w_a of every learner."""
-        return {name: learner.mixed for name, learner in self.learners.items()}
+        """w_a of every learner that this rank speaks for."""
+        return {name: self.learners[name].mixed for name in self.led()}
 
     def materialise_global_(self) -> nn.Module:
-        """Put θ_g = D·θ⁰ + Σ m_a into the global model."""
-        copy_tree_(state_tree(self.global_model), self.mix.state(self.trees))
+        """Put θ_g = D·θ⁰ + Σ m_a into the global model: one reduction, whatever the number of ranks."""
+        total = self.mix.total(self.led())
+        ranks.sum_over_ranks_(list(total.values()), purpose="mixing")
+        leader = self.mix.leader
+        mine = (
+            {k: v for k, v in self.learners[leader].mixed.items() if k not in total} if leader in self.led() else None
+        )
+        integers = next(found for found in ranks.gathered(mine) if found is not None)
+        copy_tree_(state_tree(self.global_model), self.mix.assembled(total, integers))
         return self.global_model
 
     def parameter_trees(self) -> tuple[dict[str, StateTree], StateTree]:
@@ -59,7 +136,25 @@ class TrainState:
         learners = {n: {key: learner.tree[key] for key in names} for n, learner in self.learners.items()}
         return learners, {key: center[key] for key in names}
 
+    def take_tallies(self) -> dict[str, tuple[dict[str, float], int]]:
+        """Mean losses and number of steps of the learners trained since the last time, of all ranks; then none."""
+        mine = {n: (self.tallies[n].means(), self.tallies[n].count) for n in self.led() if self.tallies[n].count}
+        self.tallies = {name: Tally() for name in self.learners}
+        everyone = {name: row for rows in ranks.gathered(mine) for name, row in rows.items()}
+        return {name: everyone[name] for name in self.learners if name in everyone}
+
+    # On disk
+
     def save(self, folder: Path) -> None:
+        """One checkpoint, written by rank 0, that any number of ranks can go on from."""
+        for name in self._phase.costs if self._phase is not None else ():
+            if self._ranks(name)[0] != 0:
+                self._hand_over(name, self._ranks(name)[0], [0], purpose="checkpoint")
+        if ranks.leads():
+            self._write(folder)
+        ranks.wait_for_all()
+
+    def _write(self, folder: Path) -> None:
         tensors: StateTree = {}
         values: dict[str, Any] = {}
         parts = {f"learner/{name}": learner.save() for name, learner in self.learners.items()} | {
@@ -85,8 +180,10 @@ class TrainState:
             learner.load(below(tensors, f"learner/{name}/"), state[f"learner/{name}"])
         self.mix.load(below(tensors, "mix/"), state["mix"])
         for name in self.tallies:
-            device = self.learners[name].device
-            sums = {key: tensor.to(device) for key, tensor in below(tensors, f"tally/{name}/").items()}
-            self.tallies[name] = Tally(state["tallies"][name], sums)
+            self.tallies[name] = self._tally(name, state["tallies"][name], below(tensors, f"tally/{name}/"))
         self.regret, self.seconds = Regret(**state["regret"]), state["seconds"]
         return True
+
+    def _tally(self, name: str, count: int, sums: Mapping[str, Tensor]) -> Tally:
+        device = self.learners[name].device
+        return Tally(count, {key: tensor.to(device) for key, tensor in sums.items()})

@@ -1,0 +1,219 @@
+"""Real processes started by torchrun: the same models as from one, whatever the number, and whoever dies."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import generalist
+
+HERE = Path(__file__).parent
+TINY = ["data.limit=132", "training.batch_size=33", "validation.images=20", "validation.steps=2", "training.epochs=6",
+        "mixing.every_epochs=1", "validation.every_epochs=3", "mixing.decay=0.9", "select=last"]  # fmt: skip
+PLAIN = ["model.name=plain_network:plain"]  # without BatchNorm a split batch gives the same gradient
+SMALL = ["model.width=4"]
+IDLE_TOO = ["mixing.train_idle=true"]  # every learner live all the time: one phase, a rank each
+ROUNDING = {"rtol": 2e-4, "atol": 2e-5}
+
+
+def recipe_of(name, *more):
+    attacked = ("linf", "l2")
+    return name, [*TINY, *(f"learners.{learner}.objective.steps=2" for learner in attacked), *more]
+
+
+D, T = "digits-generalist-d-norms", "digits-generalist-t"
+
+
+def command(count, name, sets, out, *more, torchrun=()):
+    options = [part for override in sets for part in ("--set", override)]
+    inner = ["generalist", "train", name, *options, "--out", str(out), "--quiet", *more]
+    if count == 1:
+        return [sys.executable, "-m", *inner]
+    launch = ["--nproc-per-node", str(count), "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+    return [sys.executable, "-m", "torch.distributed.run", *launch, *torchrun, "-m", *inner]
+
+
+def environment(**more):
+    found = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE), **more}
+    return {key: value for key, value in found.items() if not key.startswith(("COV_", "PYTEST_"))}
+
+
+def run(count, name, sets, out, *more, torchrun=()):
+    done = subprocess.run(
+        command(count, name, sets, out, *more, torchrun=torchrun),
+        capture_output=True, text=True, timeout=240, env=environment(), check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return out
+
+
+def models(run):
+    return {path.stem: load_file(path) for path in sorted((Path(run) / "models").glob("*.safetensors"))}
+
+
+def same(first, second):
+    a, b = models(first), models(second)
+    assert a.keys() == b.keys()
+    return all(torch.equal(a[name][key], b[name][key]) for name in a for key in a[name])
+
+
+def close(first, second):
+    a, b = models(first), models(second)
+    assert a.keys() == b.keys()
+    for name, tensors in a.items():
+        for key, tensor in tensors.items():
+            torch.testing.assert_close(tensor, b[name][key], **ROUNDING, msg=lambda m, n=name, k=key: f"{n} {k}: {m}")
+
+
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory):
+    """Runs of one process, each made once."""
+    made = {}
+
+    def get(name, *more):
+        if (name, more) not in made:
+            name, sets = recipe_of(name, *more)
+            made[name, more] = run(1, name, sets, tmp_path_factory.mktemp("serial") / "run")
+        return made[name, more]
+
+    return get
+
+
+@pytest.mark.parametrize(("name", "count"), [(D, 2), (T, 3)])
+def test_a_rank_for_each_learner_gives_the_same_bits(name, count, serial, tmp_path):
+    """With BatchNorm, and every learner live from the start."""
+    more = (*SMALL, *IDLE_TOO)
+    assert same(serial(name, *more), run(count, *recipe_of(name, *more), tmp_path / "run"))
+
+
+@pytest.mark.parametrize(("name", "count"), [(T, 2), (D, 4), (T, 6)])
+def test_split_batches_and_changing_phases_agree_to_rounding(name, count, serial, tmp_path):
+    """Batches of 33 are uneven; linf is alone at first and shares with the others later. Without BatchNorm."""
+    parallel = run(count, *recipe_of(name, *PLAIN), tmp_path / "run")
+    close(serial(name, *PLAIN), parallel)
+    rows = [json.loads(line) for line in (parallel / "metrics.jsonl").read_text().splitlines()]
+    losses = [row["train"] for row in rows if row["kind"] == "epoch"]
+    wanted = [
+        json.loads(line)["train"]
+        for line in (serial(name, *PLAIN) / "metrics.jsonl").read_text().splitlines()
+        if '"epoch"' in line and json.loads(line)["kind"] == "epoch"
+    ]
+    assert [list(row) for row in losses] == [list(row) for row in wanted]
+    assert losses[-1]["linf"]["loss"] == pytest.approx(wanted[-1]["linf"]["loss"], rel=1e-3)
+
+
+def wait_for(path, process, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not any(path.parent.glob(path.name)):
+        assert process.poll() is None, process.communicate()[1][-2000:]
+        assert time.monotonic() < deadline, f"no {path}"
+        time.sleep(0.01)
+
+
+def test_saved_with_three_resumed_with_one_two_and_six(serial, tmp_path):
+    name, sets = recipe_of(T, *PLAIN)
+    process = subprocess.Popen(
+        command(3, name, sets, tmp_path / "run"),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True,
+    )  # fmt: skip
+    wait_for(tmp_path / "run" / "checkpoints" / "*00000012.json", process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    for count in (1, 2, 6):
+        copy = tmp_path / f"with-{count}"
+        subprocess.run(["cp", "-r", str(tmp_path / "run"), str(copy)], check=True)
+        close(serial(T, *PLAIN), run(count, name, sets, copy, "--resume"))
+
+
+def children(process):
+    found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("GENERALIST_FAULTS", "1"))))
+def test_a_rank_that_is_killed_is_started_again_and_nothing_is_lost(seed, serial, tmp_path):
+    """At a random moment: in a step, while a checkpoint is written, or at a redistribution."""
+    moments = random.Random(seed)
+    name, sets = recipe_of(D, *SMALL, *IDLE_TOO)
+    process = subprocess.Popen(
+        command(2, name, sets, tmp_path / "run", torchrun=["--max-restarts", "3"]),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
+    )  # fmt: skip
+    wait_for(tmp_path / "run" / "checkpoints" / "*.json", process)
+    time.sleep(moments.random() * 0.3)
+    victims = children(process)
+    if victims and not (tmp_path / "run" / "summary.json").exists():
+        os.kill(moments.choice(victims), signal.SIGKILL)
+    _, said = process.communicate(timeout=240)
+    assert process.returncode == 0, said[-3000:]
+    assert same(serial(D, *SMALL, *IDLE_TOO), tmp_path / "run")
+
+
+def test_a_rank_that_hangs_is_named(tmp_path):
+    name, sets = recipe_of(D, *SMALL, *IDLE_TOO, "training.epochs=400")
+    process = subprocess.Popen(
+        command(2, name, sets, tmp_path / "run"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment(GENERALIST_TIMEOUT="4"), start_new_session=True,
+    )  # fmt: skip
+    try:
+        wait_for(tmp_path / "run" / "checkpoints" / "*.json", process)
+        hung = max(children(process))
+        os.kill(hung, signal.SIGSTOP)
+        _, said = process.communicate(timeout=120)  # torchrun kills those that do not stop
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode != 0
+    assert "did not answer within 4 s" in said
+    assert "rank" in said.lower()
+
+
+def test_bytes_are_a_hundredth_of_mixing_at_every_step(serial, tmp_path):
+    """CIFAR-10's proportions: checkpoints each epoch of 390 steps, validation and redistribution every 5."""
+    out = run(3, *recipe_of(T, *PLAIN, *IDLE_TOO), tmp_path / "run")
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    sent = [row["bytes_sent"] for row in rows if row["kind"] == "epoch"][-1]
+    size = 4 * sum(p.numel() for p in generalist.load(out).parameters())
+    epochs, ranks = 6, 3
+    checkpoints, redistributions, validations = epochs - 1, epochs - 1 - 3, 2
+    each = {
+        "checkpoint": sent["checkpoint"] / checkpoints,
+        "mixing": sent["mixing"] / (redistributions + 2 * validations),
+        "evaluation": sent["evaluation"] / validations,
+    }
+    ours = each["checkpoint"] + (each["mixing"] * 3 + each["evaluation"]) / 5
+    every_step = 390 * 2 * (ranks - 1) * size
+    assert every_step > 100 * ours, (each, size)
+
+
+def test_evaluation_is_shared_and_its_verdicts_are_the_same(serial, tmp_path):
+    run_folder = serial(D, *SMALL, *IDLE_TOO)
+    suite = tmp_path / "suite.yaml"
+    suite.write_text("name: short\nattacks: [{attack: apgd-ce, steps: 8}, {attack: square, queries: 30}]\n")
+    records = []
+    for count in (1, 3):
+        copy = tmp_path / f"by-{count}"
+        subprocess.run(["cp", "-r", str(run_folder), str(copy)], check=True)
+        inner = ["generalist", "eval", str(copy), "--suite", str(suite), "--images", "60", "--global", "--quiet"]
+        inner += ["--json", str(tmp_path / f"{count}.json"), "--save-adv", str(tmp_path / f"{count}.npz")]
+        launch = ["torch.distributed.run", "--nproc-per-node", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint",
+                  "localhost:0", "-m"] if count > 1 else []  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", *launch, *inner], capture_output=True, text=True, timeout=240, env=environment(),
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+        (record,) = json.loads((tmp_path / f"{count}.json").read_text()).values()
+        records.append(record)
+    for field in ("accuracy", "per_image", "examples", "natural", "red_flags"):
+        assert records[0][field] == records[1][field]
+    passes = [{t: {s: c["forward"] for s, c in row.items()} for t, row in r["costs"].items()} for r in records]
+    assert passes[0] == passes[1]
