@@ -12,7 +12,7 @@ METHODS := nt at at-l2 half trades fat iat rst score score-pgd agr part fast-at 
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo methods test lint bench clean
+.PHONY: help setup demo methods test ranks lint bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
@@ -50,6 +50,9 @@ lint: $(READY) ## style and types
 # One thread a test worker: busy workers with several threads each spin against one another.
 test: lint ## lint, then all tests with line coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES) --cov --cov-report=term
+
+ranks: $(READY) ## the tests with many processes, all of them (10 killed ranks, 6 at once): about a quarter of an hour
+	GENERALIST_ALL_TESTS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/training/test_ranks.py
 
 bench: $(READY) ## speed against the textbook loop and against the bare passes, as ratios
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/step.py

@@ -32,7 +32,7 @@ def file_split(image_folder: Callable, monkeypatch: pytest.MonkeyPatch) -> FileS
 def same(one: Iterable[Batch], other: Iterable[Batch]) -> bool:
     one, other = list(one), list(other)
     return len(one) == len(other) and all(
-        torch.equal(x, y) for a, b in zip(one, other, strict=True) for x, y in zip(a, b, strict=True)
+        torch.equal(x, y) for a, b in zip(one, other, strict=True) for x, y in zip(a[:3], b[:3], strict=True)
     )
 
 

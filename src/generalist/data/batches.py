@@ -116,7 +116,7 @@ def _from_files(
     for batch in loader:
         if isinstance(batch, UserError):
             raise batch
-        x, y, ids = (_move(tensor, device) for tensor in batch)
+        x, y, ids = (_move(tensor, device) for tensor in batch[:3])
         yield Batch(_unit(x), y, ids)
 
 
