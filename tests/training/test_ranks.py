@@ -140,7 +140,8 @@ def children(process):
     return [int(pid) for pid in found.stdout.split()]
 
 
-@pytest.mark.parametrize("seed", range(10 if ALL else 1))
+@LONG
+@pytest.mark.parametrize("seed", range(10))
 def test_a_rank_that_is_killed_is_started_again_and_nothing_is_lost(seed, serial, tmp_path):
     """At a random moment: in a step, while a checkpoint is written, or at a redistribution."""
     moments = random.Random(seed)
