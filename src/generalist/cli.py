@@ -18,7 +18,7 @@ from generalist.comparison import compare
 from generalist.core import ranks
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import write_atomically, write_json
-from generalist.core.ranks import joined_ranks, leads
+from generalist.core.ranks import joined_ranks, leads, started_together
 from generalist.core.threat import Threat
 from generalist.doctor import estimate, examine, outline
 from generalist.evaluation import SUITE_NAMES, Attacked, Suite, evaluate_suite, load_suite, save_attacked
@@ -322,4 +322,8 @@ def main() -> None:
     except OSError as error:
         _complain(str(error))
         code = 1
+    if started_together() > 1:  # gloo's threads may abort an orderly exit; all files are closed by now
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code or 0)
     sys.exit(code)

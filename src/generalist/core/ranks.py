@@ -78,10 +78,8 @@ def joined_ranks() -> Iterator[None]:
         dist.init_process_group(backend, timeout=patience())
     except (ValueError, RuntimeError) as error:
         raise UserError(f"the processes could not find each other: {str(error).splitlines()[0]}") from None
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
+    yield
+    wait_for_all()  # nobody leaves while another still talks to it
 
 
 def threads_each(processes: int) -> int:
