@@ -1,7 +1,7 @@
 """A base learner: one model on one task, with its own optimizer, schedule and, if asked, running average."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from generalist.core.ranks import ALONE, Team, as_part_of
+from generalist.core.ranks import ALONE, Team, as_part_of, evenly
 from generalist.core.rng import Key
 from generalist.core.schedules import Schedule
 from generalist.core.types import Batch, Loss, LossTerms, Objective, StateTree, moment
@@ -88,22 +88,24 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         terms, now = None, moment(*key, ids=batch.ids, progress=float(progress), extra=batch.extra)
         mine = self.team.rows(len(batch.y))
-        with as_part_of(self.team, (mine.stop - mine.start) / len(batch.y)):
-            for part, last in _slices(mine, self.accumulate):
+        our_share = (mine.stop - mine.start) / len(batch.y)
+        parts = [part for part in evenly(mine, self.accumulate) if part.stop > part.start]
+        with as_part_of(self.team, our_share):
+            for part in parts:
                 share = (part.stop - part.start) / len(batch.y)
                 with self.autocast():
                     loss = self.objective(self.model, batch.x[part], batch.y[part], moment=now[part])
                 ascent = perturbed_weights(
                     self.model, loss, self.weight_perturbation, autocast=self.autocast, buffers=self._buffers
                 )
-                with ascent, self._gradients_shared(last=last):
+                with ascent, self._gradients_shared(last=part is parts[-1]):
                     with self.autocast():
                         part_terms = self._evaluate(loss)
                     # DistributedDataParallel takes the mean over the team where the sum is wanted
                     self._scaler.scale(part_terms.total * (share * self.team.size)).backward()
                 terms = _merge(terms, part_terms, share)
         assert terms is not None
-        terms = self._over_the_team_(terms, mine, len(batch.y))
+        terms = self._over_the_team_(terms, our_share)
         self._scaler.unscale_(self.optimizer)
         norm = nn.utils.clip_grad_norm_(self._trained.values(), self.clip_norm or float("inf"))
         finite = torch.isfinite(norm)
@@ -117,7 +119,7 @@ class Learner:
             _copy_all_(self._buffers, self._buffers_before)
             self.bad_steps += 1
         if self.carried is not None:
-            with as_part_of(self.team, (mine.stop - mine.start) / len(batch.y)):
+            with as_part_of(self.team, our_share):
                 self.carried.step_ended_(usable=usable)
         return terms
 
@@ -141,12 +143,11 @@ class Learner:
         terms: LossTerms = self._parallel.module.terms
         return terms
 
-    def _over_the_team_(self, terms: LossTerms, mine: slice, count: int) -> LossTerms:
+    def _over_the_team_(self, terms: LossTerms, share: float) -> LossTerms:
         """The terms of the whole batch; BatchNorm's statistics become the mean of those that the parts have given."""
         if self.team.size == 1:
             return terms
         numbers = torch.stack([terms.total, *terms.parts.values()])
-        share = (mine.stop - mine.start) / count
         floats = [buffer for buffer in self._buffers if buffer.is_floating_point()]
         if floats:
             torch._foreach_mul_(floats, share)
@@ -243,17 +244,6 @@ class _Task(nn.Module):
     def forward(self, loss: Loss) -> Tensor:
         self.terms = loss()
         return self.terms.total
-
-
-def _slices(rows: slice, pieces: int) -> Iterator[tuple[slice, bool]]:
-    """The rows in `pieces` parts that differ by one at most, and whether it is the last."""
-    size, longer = divmod(rows.stop - rows.start, pieces)
-    first = rows.start
-    for index in range(pieces):
-        stop = first + size + (index < longer)
-        if stop > first:
-            yield slice(first, stop), stop == rows.stop
-        first = stop
 
 
 def _merge(sum_: LossTerms | None, terms: LossTerms, share: float) -> LossTerms:

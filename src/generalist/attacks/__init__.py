@@ -21,11 +21,11 @@ from generalist.attacks.pace import watched
 from generalist.attacks.pgd import ascend, fgsm, pgd
 from generalist.attacks.square import square
 from generalist.attacks.view import (
-    HALF_LOSS_SCALE,
     attack_view,
     counted_passes,
     frozen,
     loss_and_gradient,
+    loss_scale,
     misclassified,
 )
 from generalist.core.registry import Registry
@@ -39,7 +39,6 @@ for _name, _attack in [*_NAMED.items(), *STANDARD.values()]:
 
 __all__ = [
     "ATTACKS",
-    "HALF_LOSS_SCALE",
     "STANDARD",
     "apgd",
     "apgd_ce",
@@ -57,6 +56,7 @@ __all__ = [
     "frozen",
     "kl",
     "loss_and_gradient",
+    "loss_scale",
     "margin",
     "mim",
     "misclassified",

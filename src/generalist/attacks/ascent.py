@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from generalist.attacks.pace import paced
 from generalist.attacks.survivors import Survivors
 from generalist.attacks.view import loss_and_gradient
-from generalist.core.threat import Threat, column
+from generalist.core.threat import Threat, column, unblocked
 from generalist.core.types import Criterion
 
 Towards = Callable[[Tensor], Criterion]
@@ -89,9 +89,7 @@ class Ascent:
     def _next(self, threat: Threat, *, inertia: float) -> Tensor:
         step = column(self.step, self.x)
         if threat.norm == "l1":
-            # pixels already at the edge of the box cannot go further: spending the step on them would waste it
-            blocked = ((self.x_adv <= 0) & (self.gradient < 0)) | ((self.x_adv >= 1) & (self.gradient > 0))
-            direction = sparse_sign(torch.where(blocked, 0, self.gradient), (self.moved / SPARSER).long())
+            direction = sparse_sign(unblocked(self.gradient, self.x_adv), (self.moved / SPARSER).long())
             return threat.project(self.x_adv + step * direction, self.x)
         ahead = threat.project(self.x_adv + step * threat.steepest(self.gradient), self.x)
         if not inertia:

@@ -12,7 +12,7 @@ from generalist.attacks.survivors import Survivors
 from generalist.attacks.view import attack_view, loss_and_gradient
 from generalist.core.errors import UserError
 from generalist.core.rng import Source, per_image
-from generalist.core.threat import Threat
+from generalist.core.threat import Threat, unblocked
 from generalist.core.types import Count, Criterion
 
 L1_DENSITY = 0.01  # the share of pixels an ℓ1 step moves (Tramèr and Boneh 2019)
@@ -93,7 +93,5 @@ def fgsm(model: nn.Module, x: Tensor, y: Tensor, *, threat: Threat, criterion: C
 def ascend(x_adv: Tensor, x: Tensor, gradient: Tensor, *, threat: Threat, step_size: float) -> Tensor:
     """One projected step along the steepest direction."""
     if threat.norm == "l1":
-        # pixels already at the edge of the box cannot go further: spending the step on them would waste it
-        blocked = ((x_adv <= 0) & (gradient < 0)) | ((x_adv >= 1) & (gradient > 0))
-        gradient = torch.where(blocked, 0, gradient)
+        gradient = unblocked(gradient, x_adv)
     return threat.project(x_adv + step_size * threat.steepest(gradient, density=L1_DENSITY), x)

@@ -90,15 +90,19 @@ def attack_view(model: nn.Module) -> Iterator[nn.Module]:
             yield _View(model)
 
 
+def loss_scale(device: torch.device) -> float:
+    """What a loss is multiplied by before a backward pass of its own."""
+    half = torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type) == torch.float16
+    return HALF_LOSS_SCALE if half else 1.0
+
+
 def loss_and_gradient(model: nn.Module, x: Tensor, y: Tensor, criterion: Criterion) -> tuple[Tensor, Tensor, Tensor]:
     """Logits [B, K], loss [B] and its gradient for each image [B, ...]; no weight gradient is computed."""
     x = x.detach().requires_grad_()
     with torch.enable_grad():
         logits = model(x).float()
         loss = criterion(logits, y)
-        half = torch.is_autocast_enabled(x.device.type) and torch.get_autocast_dtype(x.device.type) == torch.float16
-        scale = HALF_LOSS_SCALE if half else 1.0
-        (gradient,) = torch.autograd.grad(loss.sum() * scale, x)
+        (gradient,) = torch.autograd.grad(loss.sum() * loss_scale(x.device), x)
     return logits.detach(), loss.detach(), gradient
 
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import torch
@@ -25,10 +26,6 @@ class Traffic:
 
     def add(self, purpose: str, size: float) -> None:
         self.sent[purpose] = self.sent.get(purpose, 0) + round(size)
-
-    @property
-    def total(self) -> int:
-        return sum(self.sent.values())
 
 
 traffic = Traffic({})
@@ -179,6 +176,13 @@ def hand_over(
     return received, head[1]
 
 
+def evenly(rows: slice, pieces: int) -> list[slice]:
+    """The rows in so many consecutive parts that differ by one at most; the longer ones come first."""
+    size, longer = divmod(rows.stop - rows.start, pieces)
+    starts = [rows.start + index * size + min(index, longer) for index in range(pieces + 1)]
+    return [slice(first, stop) for first, stop in pairwise(starts)]
+
+
 @dataclass(frozen=True)
 class Team:
     """The ranks that share a learner's batches, and this one's place among them."""
@@ -196,9 +200,7 @@ class Team:
 
     def rows(self, count: int) -> slice:
         """This rank's part of a batch of `count`; parts differ by one image at most."""
-        size, longer = divmod(count, self.size)
-        first = self.place * size + min(self.place, longer)
-        return slice(first, first + size + (self.place < longer))
+        return evenly(slice(0, count), self.size)[self.place]
 
     def sum_(self, tensors: Sequence[Tensor], *, purpose: str) -> None:
         if self.size > 1 and tensors:

@@ -28,6 +28,11 @@ def column(values: Tensor, x: Tensor) -> Tensor:
     return values.view(-1, *[1] * (x.dim() - 1))
 
 
+def unblocked(gradient: Tensor, x_adv: Tensor) -> Tensor:
+    """The gradient but for pixels already at the edge of the box: a sparse step would be wasted on them."""
+    return torch.where(((x_adv <= 0) & (gradient < 0)) | ((x_adv >= 1) & (gradient > 0)), 0, gradient)
+
+
 @dataclass(frozen=True)
 class Threat:
     """All x' with ‖x' − x‖ ≤ eps and x' in [0, 1]. Batches are [B, ...]; each image is treated by itself."""

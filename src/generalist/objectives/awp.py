@@ -20,18 +20,18 @@ def perturbed_weights(
     gamma: float,
     *,
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
-    buffers: Sequence[Tensor] = (),
+    buffers: Sequence[Tensor] | None = None,
 ) -> Iterator[None]:
     """w + γ·‖w‖·g/‖g‖ for every weight matrix or kernel inside, g = ∇ loss; afterwards all is as it was.
 
-    The batch is not attacked again: the ascent and the step see the same images. `buffers`, besides the model's own,
+    The batch is not attacked again: the ascent and the step see the same images. `buffers` (the model's if not given)
     are put back after the ascent: a batch counts once in BatchNorm's statistics.
     """
     if gamma == 0:
         yield
         return
     weights = [p for p in model.parameters() if p.requires_grad and p.dim() > 1]
-    statistics = [(buffer, buffer.clone()) for buffer in (*model.buffers(), *buffers)]
+    statistics = [(buffer, buffer.clone()) for buffer in (model.buffers() if buffers is None else buffers)]
     with autocast():
         gradients = weight_gradients(loss().total, weights)
     before = [weight.detach().clone() for weight in weights]

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from generalist.attacks import HALF_LOSS_SCALE
+from generalist.attacks import loss_scale
 from generalist.core.ranks import over_the_batch
 
 
 def weight_gradients(loss: Tensor, weights: Sequence[nn.Parameter]) -> list[Tensor]:
     """∇ loss for each of the weights, over the whole batch; zeros for those that it does not depend on."""
-    scale = HALF_LOSS_SCALE if _half(loss.device.type) else 1.0
+    scale = loss_scale(loss.device)
     found = torch.autograd.grad(loss * scale, list(weights), allow_unused=True)
     return over_the_batch(
         [
@@ -28,7 +28,3 @@ def with_gradients(value: Tensor, weights: Sequence[nn.Parameter], gradients: Se
         start=torch.zeros_like(value),
     )
     return value.detach() + line - line.detach()
-
-
-def _half(device: str) -> bool:
-    return torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) == torch.float16

@@ -1,11 +1,10 @@
 """Several threats at once: AVG and MAX (Tramèr and Boneh 2019), MSD (Maini et al. 2020)."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
 from torch import Tensor, nn
 
 from generalist.attacks import ascend, attack_view, cross_entropy, loss_and_gradient, pgd
@@ -14,8 +13,6 @@ from generalist.core.threat import Threat, column
 from generalist.core.types import Count, Loss, LossTerms, Moment
 from generalist.objectives.fields import StepSizes, Threats
 from generalist.objectives.registry import OBJECTIVES
-
-Norms = Annotated[Threats, Field(description="the threats to train against")]
 
 
 def _a_step_each(options: Mapping[str, Any]) -> None:
@@ -31,7 +28,7 @@ def average(
     y: Tensor,
     *,
     moment: Moment,
-    threats: Norms,
+    threats: Threats,
     steps: Count = 10,
     step_sizes: StepSizes | None = None,
 ) -> Loss:
@@ -53,7 +50,7 @@ def worst(
     y: Tensor,
     *,
     moment: Moment,
-    threats: Norms,
+    threats: Threats,
     steps: Count = 10,
     step_sizes: StepSizes | None = None,
 ) -> Loss:
@@ -71,7 +68,7 @@ def msd(
     y: Tensor,
     *,
     moment: Moment,
-    threats: Norms,
+    threats: Threats,
     steps: Count = 10,
     step_sizes: StepSizes | None = None,
 ) -> Loss:
