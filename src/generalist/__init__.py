@@ -19,8 +19,8 @@ from generalist.version import __version__
 
 LAYERS = (
     "version", "core", "data", "models", "attacks", "objectives", "optimizers", "learner", "mixing", "training",
-    "evaluation", "report", "recipe", "catalogue", "build", "cost", "run", "api", "targets", "comparison", "doctor",
-    "cli",
+    "evaluation", "report", "recipe", "catalogue", "build", "cost", "recorder", "run", "api", "targets", "comparison",
+    "doctor", "cli",
 )  # fmt: skip
 """Each layer imports only from those before it; a test reads the imports."""
 

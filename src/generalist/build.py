@@ -138,12 +138,18 @@ def load_data(recipe: Recipe, *, download: bool = False) -> Dataset:
     )
 
 
-def build(recipe: Recipe, *, download: bool = False, networks: Mapping[str, nn.Module] | None = None) -> Experiment:
-    """Load the data, build learners and plan; nothing is trained or written.
+def build(
+    recipe: Recipe,
+    *,
+    download: bool = False,
+    dataset: Dataset | None = None,
+    networks: Mapping[str, nn.Module] | None = None,
+) -> Experiment:
+    """Load the data unless it is given, build learners and plan; nothing is trained or written.
 
     `networks` are those that the recipe needs; without them untrained ones stand in, for plans and estimates.
     """
-    dataset = load_data(recipe, download=download)
+    dataset = dataset or load_data(recipe, download=download)
     device = pick_device(recipe.training.device)
     precision = pick_precision(recipe.training.precision, device)
     global_model = build_network(recipe, dataset).to(device)

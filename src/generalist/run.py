@@ -4,12 +4,10 @@ import json
 import os
 import platform
 import sys
-import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +25,13 @@ from generalist.cost import passes_per_step
 from generalist.mixing import has_batchnorm
 from generalist.models import load_model, load_weights
 from generalist.recipe import Recipe, first_difference, parse_recipe
+from generalist.recorder import recorder
 from generalist.report.console import Reporter, Silent
 from generalist.training.guards import interrupts, sole_owner
-from generalist.training.instruments import drift
-from generalist.training.journal import Journal, Unwritten, read_journal
+from generalist.training.journal import read_journal
 from generalist.training.loop import fit
 from generalist.training.placement import Phase, phases
-from generalist.training.selection import Scores, Selection
-from generalist.training.state import TrainState
+from generalist.training.selection import Selection
 from generalist.version import __version__
 
 
@@ -110,7 +107,8 @@ def train(
             return Run(folder)
         ranks.by_leader(lambda: write_atomically(folder / "recipe.yaml", recipe.to_yaml().encode()))
         if recipe.needs:
-            experiment = build(recipe, networks=_obtain(needs, experiment, folder / "needs", reporter))
+            networks = _obtain(needs, experiment, folder / "needs", reporter)
+            experiment = build(recipe, dataset=experiment.dataset, networks=networks)
         state = experiment.state
         if resume and state.load(folder / "checkpoints"):
             reporter.say(f"resumed {folder} at step {state.step} of {experiment.plan.steps}")
@@ -118,14 +116,14 @@ def train(
             state.share_(placed(experiment, ranks.world()))
             _warn_of_split_batchnorm(experiment)
         ranks.by_leader(lambda: write_json(folder / "environment.json", environment(experiment)))
-        with _recorder(folder, experiment, reporter) as recorder, interrupts() as caught:
+        with recorder(folder, experiment, reporter) as events, interrupts() as caught:
             fit(
                 state,
                 experiment.plan,
                 feed=experiment.feed,
                 seed=recipe.seed,
                 redistribute_=experiment.redistribute_,
-                events=recorder,
+                events=events,
                 checkpoints=folder / "checkpoints",
                 interrupts=caught,
                 bad_steps=recipe.training.bad_steps,
@@ -218,105 +216,6 @@ def _check_folder(folder: Path, recipe: Recipe, *, resume: bool) -> None:
         raise UserError(f"{folder} holds a run of another recipe: {difference}; give another --out")
     if not resume:
         raise UserError(f"{folder} holds a run of this recipe already; add --resume to go on or give another --out")
-
-
-class _Recorder:
-    """What happens at the end of an epoch, and when a checkpoint is due."""
-
-    def __init__(self, folder: Path, experiment: Experiment, reporter: Reporter, journal: Journal | Unwritten) -> None:
-        self._experiment, self._reporter, self._journal = experiment, reporter, journal
-        self._selection = Selection(folder / "models", rule=experiment.recipe.select)
-        self._saved = self._ticked = time.monotonic()
-
-    def tick(self, state: TrainState) -> None:
-        now = time.monotonic()
-        state.seconds += now - self._ticked
-        self._ticked = now
-        self._reporter.advance(state.step, self._experiment.plan.steps)
-
-    def save_due(self, state: TrainState) -> bool:
-        training, plan = self._experiment.recipe.training, self._experiment.plan
-        epoch, within = divmod(state.step, plan.steps_per_epoch)
-        due = (within == 0 and (epoch % training.checkpoint_epochs == 0 or epoch == plan.epochs)) or (
-            ranks.world() == 1 and time.monotonic() - self._saved > training.checkpoint_minutes * 60
-        )
-        if due:
-            self._saved = time.monotonic()
-        return due
-
-    def epoch_ended(self, state: TrainState) -> None:
-        plan = self._experiment.plan
-        epoch = state.step // plan.steps_per_epoch
-        tallies = state.take_tallies()
-        live, means = list(tallies), {name: row for name, (row, _) in tallies.items()}
-        for name, (row, steps) in tallies.items():
-            state.regret.observe(name, mean_loss=row["loss"], steps=steps)
-        weights = plan.weights(state.step - 1)
-        validation = self._experiment.recipe.validation
-        due = epoch % validation.every_epochs == 0 or epoch == plan.epochs
-        record: dict[str, Any] = {
-            "epoch": epoch,
-            "seconds": round(state.seconds, 3),
-            "gamma": weights,
-            "lr": {name: self._lr(name, plan.progress(state.step - 1)) for name in live},
-            "train": means,
-            "idle": [name for name in state.learners if name not in live],
-            "regret": state.regret.record(),
-        }
-        if due or ranks.world() == 1:  # parameters do not cross the network for a measurement alone
-            models = {name: state.show_model(name) for name in live}
-            state.materialise_global_()
-            learners, center = state.parameter_trees()
-            record["drift"] = drift({name: learners[name] for name in live}, center, weights)
-        if ranks.world() > 1:
-            record["bytes_sent"] = _added(ranks.gathered(ranks.traffic.sent))
-        self._journal.write("epoch", state.step, record)
-        losses = "  ".join(f"{name} {means[name]['loss']:.3f}" for name in live)
-        self._reporter.epoch(epoch, plan.epochs, f"loss {losses}")
-        if due:
-            self._validate(state, epoch, {"global": self._experiment.global_model(), **models})
-
-    def _lr(self, name: str, progress: Fraction) -> float:
-        learner = self._experiment.state.learners[name]
-        return learner.lr * learner.schedule(progress)
-
-    def _validate(self, state: TrainState, epoch: int, models: dict[str, nn.Module]) -> None:
-        recipe, plan = self._experiment.recipe, self._experiment.plan
-        scores = {}
-        for name, model in models.items():
-            scores[name] = self._experiment.validate(model)
-            if epoch == plan.epochs:
-                model, scores[name] = self._best_variant(name, model, scores[name])
-            if ranks.leads() and (recipe.select != "last" or epoch == plan.epochs):
-                self._selection.consider(name, model, scores[name], epoch=epoch, step=state.step)
-        split = "test" if recipe.select == "test" else "validation"
-        records = {name: score.record() for name, score in scores.items()}
-        self._journal.write("validation", state.step, {"epoch": epoch, "split": split, "models": records})
-        self._reporter.validation(epoch, records)
-
-    def _best_variant(self, name: str, model: nn.Module, scores: Scores) -> tuple[nn.Module, Scores]:
-        """By the rule that selects checkpoints; all but the model itself are validated here."""
-        best = model, scores
-        for variant in self._experiment.variants(name, model):
-            found = scores if variant is model else self._experiment.validate(variant)
-            if found.total > best[1].total:
-                best = variant, found
-        return best
-
-
-@contextmanager
-def _recorder(folder: Path, experiment: Experiment, reporter: Reporter) -> Iterator[_Recorder]:
-    journal = Journal(folder, step=experiment.state.step) if ranks.leads() else Unwritten()
-    try:
-        with reporter.bar(experiment.recipe.name, experiment.state.step, experiment.plan.steps):
-            yield _Recorder(folder, experiment, reporter, journal)
-    finally:
-        journal.close()
-
-
-def _added(sent: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """Bytes by purpose, over all ranks, since the run was started or resumed."""
-    return {purpose: sum(row.get(purpose, 0) for row in sent) for purpose in sorted({p for row in sent for p in row})}
 
 
 def environment(experiment: Experiment) -> dict[str, Any]:
