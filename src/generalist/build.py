@@ -28,7 +28,7 @@ from generalist.data import (
 from generalist.evaluation import evaluate_split
 from generalist.learner import Learner
 from generalist.mixing import MixPlan, has_batchnorm, recalibrate_
-from generalist.models import build_model, load_weights
+from generalist.models import build_model, load_weights, share_batchnorm_
 from generalist.objectives import carries_state, make_objective
 from generalist.optimizers import OPTIMIZERS
 from generalist.recipe import LABELS, LearnerSection, Recipe
@@ -257,6 +257,8 @@ def _build_learner(
 ) -> Learner:
     model = build_network(recipe, dataset).to(device)
     model.load_state_dict(start.state_dict())
+    if recipe.training.sync_batchnorm:
+        share_batchnorm_(model)
     optimizer = section.optimizer
     return Learner(
         name,

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import sys
+import traceback
 import warnings
 from pathlib import Path
 from typing import Annotated, Any
@@ -321,6 +322,11 @@ def main() -> None:
         code = 141
     except OSError as error:
         _complain(str(error))
+        code = 1
+    except Exception:
+        if started_together() == 1:
+            raise
+        traceback.print_exc()
         code = 1
     if started_together() > 1:  # gloo's threads may abort an orderly exit; all files are closed by now
         sys.stdout.flush()

@@ -175,12 +175,15 @@ class MixingSection(Section):
 
 
 class TrainingSection(Section):
+    """`sync_batchnorm`: where ranks split a batch, BatchNorm sees all of it, for two small sums a layer and pass."""
+
     epochs: Count
     batch_size: Count = 128
     precision: Precision = "auto"
     device: str = "auto"
     clip_norm: PositiveFloat | None = None
     accumulate: Count = 1
+    sync_batchnorm: bool = False
     bad_steps: Count = 10
     checkpoint_epochs: Count = 1
     checkpoint_minutes: NonNegativeFloat = 10.0

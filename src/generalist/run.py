@@ -148,10 +148,11 @@ def placed(experiment: Experiment, count: int) -> list[Phase]:
 
 def _warn_of_split_batchnorm(experiment: Experiment) -> None:
     split = any(len(placed) > 1 for phase in experiment.state.phases for placed in phase.ranks.values())
-    if split and has_batchnorm(experiment.state.global_model) and ranks.leads():
+    parted = has_batchnorm(experiment.state.global_model) and not experiment.recipe.training.sync_batchnorm
+    if split and parted and ranks.leads():
         warnings.warn(
             "more ranks than learners: batches are split, and BatchNorm sees each rank's part of them;"
-            " results differ from those of fewer ranks",
+            " results differ from those of fewer ranks unless training.sync_batchnorm=true",
             stacklevel=3,
         )
 

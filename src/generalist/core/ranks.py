@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from generalist.core.errors import RunError, UserError
+from generalist.core.rendezvous import fresh_store
 
 T = TypeVar("T")
 
@@ -72,8 +73,10 @@ def joined_ranks() -> Iterator[None]:
         torch.cuda.set_device(local_rank())
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     try:
-        dist.init_process_group(backend, timeout=patience())
-    except (ValueError, RuntimeError) as error:
+        shared, rank, world = next(dist.rendezvous("env://", timeout=patience()))
+        store = fresh_store(shared, rank, world, patience=patience())
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience())
+    except (ValueError, RuntimeError, TimeoutError) as error:
         raise UserError(f"the processes could not find each other: {str(error).splitlines()[0]}") from None
     yield
     wait_for_all()  # nobody leaves while another still talks to it
@@ -138,13 +141,30 @@ def sum_over_ranks_(tensors: Sequence[Tensor], *, purpose: str) -> None:
 
 
 def _reduce_(tensors: Sequence[Tensor], group: Any, count: int, purpose: str) -> None:
-    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    dist.all_reduce(flat, group=group)
+    with _as_one(tensors) as flat:
+        dist.all_reduce(flat, group=group)
     traffic.add(purpose, 2 * (count - 1) / count * flat.numel() * flat.element_size())
-    offset = 0
-    for tensor in tensors:
-        tensor.copy_(flat[offset : offset + tensor.numel()].view_as(tensor))
-        offset += tensor.numel()
+
+
+def show_all_(tensors: Sequence[Tensor], *, source: int, purpose: str) -> None:
+    """Each tensor ← that of the rank `source`, on every rank."""
+    if world() == 1:
+        return
+    wait_for_all()
+    for kind in dict.fromkeys(tensor.dtype for tensor in tensors):
+        with _as_one([tensor for tensor in tensors if tensor.dtype == kind]) as flat:
+            dist.broadcast(flat, source)
+        if rank() == source:
+            traffic.add(purpose, (world() - 1) * flat.numel() * flat.element_size())
+
+
+@contextmanager
+def _as_one(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
+    """All of them in one row, to be written to; what is in it afterwards is what they get."""
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    yield flat
+    for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(part.view_as(tensor))
 
 
 def hand_over(
@@ -206,6 +226,26 @@ class Team:
         if self.size > 1 and tensors:
             _reduce_(tensors, self.group, self.size, purpose)
 
+    def sum(self, tensor: Tensor, *, purpose: str) -> Tensor:
+        """The sum over the team as part of the graph: every rank's loss sends its gradient back to every rank."""
+        total: Tensor = _TeamSum.apply(tensor, self, purpose)
+        return total
+
+
+class _TeamSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, team: Team, purpose: str) -> Tensor:
+        ctx.team, ctx.purpose = team, purpose
+        total = tensor.clone()
+        team.sum_([total], purpose=purpose)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        gradient = gradient.clone()
+        ctx.team.sum_([gradient], purpose=ctx.purpose)
+        return gradient, None, None
+
 
 ALONE = Team()
 _team: ContextVar[tuple[Team, float]] = ContextVar("team", default=(ALONE, 1.0))
@@ -219,6 +259,11 @@ def as_part_of(team: Team, share: float) -> Iterator[None]:
         yield
     finally:
         _team.reset(token)
+
+
+def current_team() -> Team:
+    """The team whose batch this rank works on a part of; itself alone outside a learner's step."""
+    return _team.get()[0]
 
 
 def over_the_batch(tensors: Sequence[Tensor]) -> list[Tensor]:

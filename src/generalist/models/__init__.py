@@ -5,6 +5,7 @@ spec            ModelSpec, Classifier
 loading         save_model, load_model, load_weights, read_extra
 folding         fold_batchnorm, refresh_, folded
 normalize       Normalize
+shared_batchnorm SharedBatchNorm, share_batchnorm_
 registry        MODELS: small_cnn, resnet18/34/50, wide_resnet50_2, preact_resnet18
 wide_resnet     the pattern wrn-D-K
 foreign         the patterns timm/<name> and module:callable
@@ -17,6 +18,7 @@ from generalist.models.folding import fold_batchnorm, folded, refresh_
 from generalist.models.loading import load_model, load_weights, read_extra, save_model
 from generalist.models.normalize import Normalize
 from generalist.models.registry import MODELS
+from generalist.models.shared_batchnorm import SharedBatchNorm, share_batchnorm_
 from generalist.models.spec import Classifier, ModelSpec
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "Classifier",
     "ModelSpec",
     "Normalize",
+    "SharedBatchNorm",
     "build_from_spec",
     "build_model",
     "fold_batchnorm",
@@ -33,4 +36,5 @@ __all__ = [
     "read_extra",
     "refresh_",
     "save_model",
+    "share_batchnorm_",
 ]

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from generalist.models.shared_batchnorm import SharedBatchNorm
+
 # Exact types: a subclass may compute something else.
 _CONVS = (nn.Conv2d,)
-_NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm)
+_NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm, SharedBatchNorm)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _PAIRS = "_folded_pairs"  # the attribute of a shadow that names its (convolution, BatchNorm) pairs
 
@@ -55,7 +57,7 @@ def fold_batchnorm(model: nn.Module) -> nn.Module | None:
             return None
         for conv, norm in pairs:
             _fuse(root, conv, norm)
-        fx.Tracer().trace(root)  # code that reads an attribute of the BatchNorm that is gone shows here
+        _Tracer().trace(root)  # code that reads an attribute of the BatchNorm that is gone shows here
         vars(shadow)[_PAIRS] = [(conv.removeprefix("model."), norm.removeprefix("model.")) for conv, norm in pairs]
         refresh_(shadow, model)
     except Exception:
@@ -101,6 +103,13 @@ class _Root(nn.Module):
         return self.model(x)
 
 
+class _Tracer(fx.Tracer):
+    """Sees every BatchNorm as one module, our own as well."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return type(m) in _NORMS or super().is_leaf_module(m, module_qualified_name)
+
+
 def _shadow_of(model: nn.Module) -> nn.Module:
     """A copy of the structure, in eval mode, over the very memory of the model's tensors."""
     memo: dict[int, Any] = {}
@@ -113,7 +122,7 @@ def _shadow_of(model: nn.Module) -> nn.Module:
 
 def _pairs(root: nn.Module) -> list[tuple[str, str]]:
     """The names of convolutions read by one BatchNorm alone; none where such a module is used in two places."""
-    graph = fx.Tracer().trace(root)
+    graph = _Tracer().trace(root)
     called = [node for node in graph.nodes if node.op == "call_module"]
     # A weight that is read on its own is read unfolded, so its module has to stay.
     read = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}

@@ -102,12 +102,8 @@ class TrainState:
 
     def show_model(self, name: str) -> nn.Module:
         """The learner's model as it is now, on every rank."""
-        learner, source = self.learners[name], self._ranks(name)[0]
-        if ranks.world() > 1:
-            everyone = range(ranks.world())
-            received = ranks.hand_over(learner.tree, None, source=source, to=list(everyone), purpose="evaluation")
-            if received is not None:
-                copy_tree_(learner.tree, received[0])
+        learner = self.learners[name]
+        ranks.show_all_(list(learner.tree.values()), source=self._ranks(name)[0], purpose="evaluation")
         return learner.model
 
     # The global learner
