@@ -20,6 +20,7 @@ class Fate:
     def meets(self):
         self.left -= 1
         if self.left == 0:
+            os.write(2, b"killed here\n")
             os.kill(os.getpid(), signal.SIGKILL)
 
 

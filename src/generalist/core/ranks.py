@@ -1,6 +1,7 @@
 """The processes that share a job: one, unless torchrun started more. The only code that talks to torch.distributed."""
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -78,8 +79,13 @@ def joined_ranks() -> Iterator[None]:
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience())
     except (ValueError, RuntimeError, TimeoutError) as error:
         raise UserError(f"the processes could not find each other: {str(error).splitlines()[0]}") from None
-    yield
-    wait_for_all()  # nobody leaves while another still talks to it
+    try:
+        yield
+        wait_for_all()  # nobody leaves while another still talks to it
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        raise RunError(f"a process was lost: {' '.join(str(error).split())}") from None
 
 
 def threads_each(processes: int) -> int:
@@ -101,11 +107,13 @@ def wait_for_all() -> None:
     """Until every process is here; one that does not come in time is named."""
     if world() == 1:
         return
+    began = time.monotonic()
     try:
         dist.monitored_barrier(timeout=patience(), wait_all_ranks=True)
     except RuntimeError as error:
-        said = " ".join(str(error).split())
-        raise RunError(f"a process did not answer within {patience().total_seconds():g} s: {said}") from None
+        late = time.monotonic() - began >= 0.9 * patience().total_seconds()
+        what = f"did not answer within {patience().total_seconds():g} s" if late else "was lost"
+        raise RunError(f"a process {what}: {' '.join(str(error).split())}") from None
 
 
 def gathered(value: Any) -> list[Any]:

@@ -28,6 +28,8 @@ from generalist.version import __version__
 Progress = Callable[[str, float, int], None]
 """(what is running, images done and shares of those at work, images in all)"""
 
+_Part = tuple[Tensor, Tensor, dict[str, float], Tensor | None]
+
 BLACK_BOX = ("square",)
 FLAG_IMAGES = 128
 BALL_TOLERANCE = 1e-4  # of eps: float32 rounding of a projection
@@ -151,55 +153,80 @@ def attack_suite(
     if not threats:
         raise UserError("an evaluation needs at least one threat, such as linf:8/255")
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
-    seed = verdicts.seed
-    store = Verdicts(None, model=verdicts.model, seed=seed) if keep_images else verdicts
     natural, examples, images, labels = _natural(model, split, batch_size, limit, workers, device)
-    result: dict[Threat, dict[str, Tensor]] = {}
-    costs: dict[Threat, dict[str, Mapping[str, float]]] = {}
-    x_adv: dict[Threat, Tensor] = {}
+    store = Verdicts(None, model=verdicts.model, seed=verdicts.seed) if keep_images else verdicts
+    work = _Work(model, images, labels, examples, store, batch_size, keep_images, progress, device)
+    result: dict[Threat, dict[str, Tensor]] = {threat: {} for threat in threats}
+    costs: dict[Threat, dict[str, Mapping[str, float]]] = {threat: {} for threat in threats}
+    x_adv = {threat: images.clone() for threat in threats} if keep_images else {}
     for threat in threats:
-        alive, result[threat], costs[threat] = natural.clone(), {}, {}
-        if keep_images:
-            x_adv[threat] = images.clone()
+        alive = natural.clone()
         for stage in suite.stages:
-            owed = alive if suite.cascade else natural
-            known, cost = store.read(threat, stage)
-            found = torch.full((len(natural),), -1, dtype=torch.int8)
-            for index in owed.nonzero()[:, 0].tolist():
-                found[index] = int(known.get(examples[index], -1))
-            missing = (owed & (found == -1)).nonzero()[:, 0][ranks.rank() :: ranks.world()]
-            before, broken = dict(cost), list[tuple[Tensor, Tensor]]()
-            total = len(missing) if ranks.world() > 1 else int(owed.sum())
-            pace = _Pace(progress, f"{threat} {stage.label}", total, done=total - len(missing))
-            for rows in missing.split(batch_size) if len(missing) else ():
-                x, y = images[rows].to(device), labels[rows].to(device)
-                started = time.perf_counter()
-                with counted_passes() as passes, pace.batch(len(rows)):
-                    attacked, robust = _attack(model, x, y, stage, threat, seed)
-                spent = {
-                    "seconds": time.perf_counter() - started,
-                    "forward": passes.forward,
-                    "backward": passes.backward,
-                }
-                cost = {key: cost[key] + value for key, value in spent.items()}
-                found[rows] = robust.cpu().to(torch.int8)
-                store.write(threat, stage, {examples[row]: bool(found[row]) for row in rows.tolist()}, spent)
-                if keep_images:
-                    fresh = alive[rows]  # what broke an image first is what is kept of it
-                    broken.append((rows[fresh], attacked.cpu()[fresh]))
-            mine = {"found": {int(row): int(found[row]) for row in missing}, "images": broken}
-            mine["cost"] = {key: cost[key] - before[key] for key in cost}
-            everyone = ranks.gathered(mine)
-            for theirs in everyone:
-                for row, verdict in theirs["found"].items():
-                    found[row] = verdict
-                for rows, images_adv in theirs["images"]:
-                    x_adv[threat][rows] = images_adv
-            cost = {key: before[key] + sum(theirs["cost"][key] for theirs in everyone) for key in cost}
-            result[threat][stage.label] = found
-            costs[threat][stage.label] = {key: round(value, 3) for key, value in cost.items()}
-            alive &= found != 0
-    return Attacked(suite, natural, result, costs, examples, labels, seed, verdicts.model, x_adv=x_adv)
+            done = work.run(stage, threat, owed=alive if suite.cascade else natural)
+            for rows, attacked in done.attacked:
+                fresh = alive[rows]  # what broke an image first is what is kept of it
+                x_adv[threat][rows[fresh]] = attacked[fresh]
+            result[threat][stage.label] = done.verdicts
+            costs[threat][stage.label] = {key: round(value, 3) for key, value in done.cost.items()}
+            alive &= done.verdicts != 0
+    return Attacked(suite, natural, result, costs, examples, labels, verdicts.seed, verdicts.model, x_adv=x_adv)
+
+
+@dataclass
+class _Done:
+    """A stage's verdicts on all images, what it cost, and the attacked images with their rows, where they are kept."""
+
+    verdicts: Tensor
+    cost: dict[str, float]
+    attacked: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What every stage of a suite works on."""
+
+    model: nn.Module
+    images: Tensor
+    labels: Tensor
+    examples: Sequence[str]
+    store: Verdicts
+    batch_size: int
+    keep_images: bool
+    progress: Progress | None
+    device: torch.device
+
+    def run(self, stage: Stage, threat: Threat, *, owed: Tensor) -> _Done:
+        """The stage's verdicts on the images it owes one; those that nobody knows yet are shared among the ranks."""
+        known, cost = self.store.read(threat, stage)
+        found = torch.full((len(owed),), -1, dtype=torch.int8)
+        for index in owed.nonzero()[:, 0].tolist():
+            found[index] = int(known.get(self.examples[index], -1))
+        unknown = (owed & (found == -1)).nonzero()[:, 0]
+        mine = unknown[ranks.rank() :: ranks.world()]
+        total = len(mine) if ranks.world() > 1 else int(owed.sum())
+        pace = _Pace(self.progress, f"{threat} {stage.label}", total, done=total - len(mine))
+        parts = [self._attack(stage, threat, rows, pace) for rows in mine.split(self.batch_size) if len(rows)]
+        everyone = [part for theirs in ranks.gathered(parts) for part in theirs]
+        for rows, robust, _, _ in everyone:
+            found[rows] = robust
+        cost = {key: value + sum(spent[key] for _, _, spent, _ in everyone) for key, value in cost.items()}
+        return _Done(found, cost, [(rows, images) for rows, _, _, images in everyone if images is not None])
+
+    def _attack(self, stage: Stage, threat: Threat, rows: Tensor, pace: "_Pace") -> _Part:
+        """One batch: its rows, verdicts, cost and attacked images; the verdicts are kept at once."""
+        x, y = self.images[rows].to(self.device), self.labels[rows].to(self.device)
+        started = time.perf_counter()
+        with counted_passes() as passes, pace.batch(len(rows)):
+            attacked, robust = _attack(self.model, x, y, stage, threat, self.store.seed)
+        spent = {
+            "seconds": time.perf_counter() - started,
+            "forward": passes.forward,
+            "backward": passes.backward,
+        }
+        verdicts = robust.cpu().to(torch.int8)
+        names = [self.examples[row] for row in rows.tolist()]
+        self.store.write(threat, stage, dict(zip(names, robust.tolist(), strict=True)), spent)
+        return rows, verdicts, spent, attacked.cpu() if self.keep_images else None
 
 
 @dataclass
