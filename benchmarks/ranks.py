@@ -33,7 +33,7 @@ NAME = "digits-generalist-d-norms"
 SETS = ["data.size=32", "model.name=resnet18", "model.width=16", "training.precision=float32", "training.device=cpu",
         "mixing.train_idle=true", "mixing.every_epochs=1", "validation.every_epochs=1000", "validation.images=10",
         "select=last"]  # fmt: skip
-IMAGES = 640
+IMAGES = 320
 GPU = 60e12
 """FLOP/s of a matrix product that the table supposes of a GPU; not measured here."""
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from generalist.attacks import criteria
 from generalist.attacks.ascent import Ascent, Towards, wrong
 from generalist.attacks.pace import paced
-from generalist.attacks.survivors import Survivors
+from generalist.attacks.survivors import Survivors, tries
 from generalist.attacks.view import attack_view
 from generalist.core.errors import UserError, unknown
 from generalist.core.rng import ImageStreams, Source, normal_like, per_image
@@ -61,20 +61,20 @@ def apgd(
         towards, goals = _goals(loss, logits, y, targets)
         if stop_when_wrong:
             survivors.drop(x, wrong(logits, y))
-        for run in paced(range(goals.shape[1] * restarts)):
-            rows = survivors.rows
-            if not len(rows):
-                break
-            image, label, target = x[rows], y[rows], goals[rows, run // restarts]
+        for runs, group in tries(survivors, goals.shape[1] * restarts):
+            rows, target = group.rows, goals[group.rows, (runs.start + group.number) // restarts]
             # every run has a name of its own, so what an image draws does not depend on how the others fared
-            source = ImageStreams(run // restarts, run % restarts, ids=names[rows])
-            start = _start(stages[0][0], image, source) if random_start else image
-            leaving = survivors if stop_when_wrong else None
-            ascent = _run(view, start, image, label, target, stages, first_step, towards=towards, survivors=leaving)
-            rows = survivors.rows
-            better = ascent.best_loss > best_loss[rows]
-            best[rows] = torch.where(column(better, x), ascent.best, best[rows])
-            best_loss[rows] = torch.where(better, ascent.best_loss, best_loss[rows])
+            sources = [ImageStreams(run // restarts, run % restarts, ids=names[survivors.rows]) for run in runs]
+            starts = [_start(stages[0][0], x[survivors.rows], source) for source in sources]
+            start = torch.cat(starts) if random_start else x[rows]
+            leaving = group if stop_when_wrong else None
+            ascent = _run(view, start, x[rows], y[rows], target, stages, first_step, towards=towards, survivors=leaving)
+            for number in range(len(runs)):
+                mine = group.number == number
+                rows, loss_found, points = group.rows[mine], ascent.best_loss[mine], ascent.best[mine]
+                better = loss_found > best_loss[rows]
+                best[rows] = torch.where(column(better, x), points, best[rows])
+                best_loss[rows] = torch.where(better, loss_found, best_loss[rows])
     survivors.x_adv[survivors.rows] = best[survivors.rows]
     return survivors.x_adv
 

@@ -4,6 +4,7 @@ FAB looks for the nearest misclassified point, whatever the radius. `fab_t` only
 stops working on an image once it is; `fab_distance` gives the distance itself.
 """
 
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from generalist.attacks.criteria import margin, targeted_margin
 from generalist.attacks.hyperplane import toward_hyperplane
 from generalist.attacks.pace import paced
-from generalist.attacks.survivors import Survivors
+from generalist.attacks.survivors import Copies, Survivors, tries
 from generalist.attacks.view import attack_view, loss_and_gradient, misclassified
 from generalist.core.errors import UserError
 from generalist.core.rng import Source, per_image
@@ -42,10 +43,16 @@ def fab_t(
     `alpha_max` bounds the pull towards the image, `eta` is the overshoot over the linearised boundary, `beta` the
     backward step from a misclassified point. The first start is the image, those of further `restarts` are random.
     """
-    inside = _Inside(model, x.detach(), y, threat)
+    survivors = Survivors(model, x.detach(), y)
+    survivors.drop(x.detach(), torch.ones_like(y, dtype=torch.bool))
+
+    def rounds(runs: int) -> Rounds:
+        for together, group in tries(survivors, runs):
+            yield together, _Inside(group, threat.radius)
+
     walk = _Walk(threat, steps, alpha_max, eta, beta)
-    _every_target(model, x.detach(), y, inside, walk, targets=targets, restarts=restarts, generator=generator)
-    return inside.x_adv
+    _every_target(model, x.detach(), y, rounds, walk, targets=targets, restarts=restarts, generator=generator)
+    return survivors.x_adv
 
 
 def fab_distance(
@@ -67,30 +74,48 @@ def fab_distance(
     The norm is the threat's; its radius only says how far off further `restarts` begin.
     """
     nearest = _Nearest(model, x.detach(), y)
+
+    def rounds(runs: int) -> Rounds:
+        for run in paced(range(runs)):
+            yield range(run, run + 1), nearest
+
     walk = _Walk(threat, steps, alpha_max, eta, beta)
-    _every_target(model, x.detach(), y, nearest, walk, targets=targets, restarts=restarts, generator=generator)
+    _every_target(model, x.detach(), y, rounds, walk, targets=targets, restarts=restarts, generator=generator)
     return nearest.x_adv, nearest.distance
 
 
 class _Judge(Protocol):
-    """Who says what a point is worth, and which rows of the batch are still worth working on."""
+    """Who says what a point is worth, and which rows of the batch are still worth working on, in which of the runs."""
 
-    rows: Tensor
+    @property
+    def rows(self) -> Tensor: ...
+
+    @property
+    def number(self) -> Tensor: ...
 
     def judge(self, points: Tensor, distance: Tensor, suspected: Tensor) -> Tensor | None:
         """Which of the rows stay [len(rows)], or None where all of them do."""
 
 
-class _Inside(Survivors):
+Rounds = Iterator[tuple[range, _Judge]]
+
+
+class _Inside:
     """A misclassified point inside the ball settles an image."""
 
-    def __init__(self, model: nn.Module, x: Tensor, y: Tensor, threat: Threat) -> None:
-        super().__init__(model, x, y)
-        self._radius = threat.radius
-        self.drop(x, torch.ones_like(y, dtype=torch.bool))
+    def __init__(self, group: Copies, radius: float) -> None:
+        self._group, self._radius = group, radius
+
+    @property
+    def rows(self) -> Tensor:
+        return self._group.rows
+
+    @property
+    def number(self) -> Tensor:
+        return self._group.number
 
     def judge(self, points: Tensor, distance: Tensor, suspected: Tensor) -> Tensor | None:
-        return self.drop(points, suspected & (distance <= self._radius))
+        return self._group.drop(points, suspected & (distance <= self._radius))
 
 
 class _Nearest:
@@ -102,6 +127,7 @@ class _Nearest:
         self.x_adv = x.clone()
         self.distance = torch.where(wrong, 0.0, torch.full_like(wrong, float("inf"), dtype=x.dtype))
         self.rows = (~wrong).nonzero()[:, 0]
+        self.number = torch.zeros_like(self.rows)
 
     def judge(self, points: Tensor, distance: Tensor, suspected: Tensor) -> Tensor | None:
         nearer = (suspected & (distance < self.distance[self.rows])).nonzero()[:, 0]
@@ -126,32 +152,31 @@ def _every_target(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
-    judge: _Judge,
+    rounds: Callable[[int], Rounds],
     walk: _Walk,
     *,
     targets: int,
     restarts: int,
     generator: Source | None,
 ) -> None:
-    """A walk towards every runner-up class, from each start, for every image the judge has left."""
+    """A walk towards every runner-up class, from each start, for every image that is left by then."""
     if min(walk.steps, targets, restarts) < 1:
         raise UserError(f"fab needs steps, targets and restarts of at least 1, got {walk.steps}, {targets}, {restarts}")
     streams = per_image(generator, x, "fab")
     # Where a linearised difference of logits is zero cannot be told in half precision.
     with attack_view(model) as view, torch.autocast(x.device.type, enabled=False):
-        if not len(judge.rows):
-            return
         with torch.no_grad():
             logits = view(x)
         ranked = logits.scatter(1, y[:, None], float("-inf")).argsort(dim=1, descending=True, stable=True)
-        for target in paced(ranked[:, : min(targets, logits.shape[1] - 1)].unbind(1)):
-            for restart in paced(range(restarts)):
-                # drawn for the whole batch, so that no stream depends on which images are left
-                start = x + 0.5 * (walk.threat.random_start(x, streams) - x) if restart else x
-                rows = judge.rows
-                if not len(rows):
-                    return
-                _go(view, x[rows], y[rows], target[rows], start[rows], judge, walk)
+        goals = ranked[:, : min(targets, logits.shape[1] - 1)]
+        for runs, judge in rounds(goals.shape[1] * restarts):
+            # drawn for the whole batch, so that no stream depends on which images are left
+            starts = [x + 0.5 * (walk.threat.random_start(x, streams) - x) if run % restarts else x for run in runs]
+            rows, number = judge.rows, judge.number
+            if not len(rows):
+                return
+            target = goals[rows, (runs.start + number) // restarts]
+            _go(view, x[rows], y[rows], target, torch.stack(starts)[number, rows], judge, walk)
 
 
 def _go(view: nn.Module, x: Tensor, y: Tensor, target: Tensor, point: Tensor, judge: _Judge, walk: _Walk) -> None:

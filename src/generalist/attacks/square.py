@@ -7,6 +7,9 @@ drawn from each image's own stream. Inside the search an image is [C, H·W] and 
 
 import math
 from bisect import bisect_left
+from collections.abc import Callable
+from functools import partial
+from itertools import groupby
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +31,9 @@ PLACES, TURN = 4, 1  # random numbers a proposal uses for two corners and for th
 # Margins closer than this are one number summed in two orders, as happens when the batch shrinks. The path of an image
 # must not depend on that.
 ROUNDING = 1e-6
+
+Propose = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(images, their best points, random numbers) → candidates, one of each"""
 
 
 def square(
@@ -59,15 +65,13 @@ def square(
         for _ in paced(range(restarts)):
             search = _Search(view, survivors, x, y, streams)
             search.ask_(_start(search.x, search.streams, threat, height, width))
-            window = None
-            for query in paced(range(queries)):
+            propose = _repaint if threat.norm == "linf" else _exchange
+            for stretch, side in paced(_stretches(queries, p_init, height, width, threat.norm)):
                 if not len(survivors):
                     break
-                side = _side(query / queries, p_init, height, width, threat.norm)
-                if window is None or window.side != side:
-                    window = _Window(side, height, width, threat.norm, x)
-                propose = _repaint if threat.norm == "linf" else _exchange
-                search.ask_(propose(search.x, search.best, search.draw(query), window, threat))
+                search.draw_(stretch)
+                window = _Window(side, height, width, threat.norm, x)
+                search.go_(stretch, partial(propose, window=window, threat=threat))
             streams = search.streams
     return survivors.x_adv
 
@@ -79,13 +83,23 @@ class _Search:
         self._view, self._survivors, self._shape = view, survivors, x.shape[1:]
         self.x, self.y = x[survivors.rows].flatten(2), y[survivors.rows]
         self.best, self.margin = self.x, torch.full_like(self.y, -math.inf, dtype=x.dtype)
-        self.streams, self._block = streams, self.x
+        self.streams, self._block, self._next = streams, self.x, self.y
 
-    def draw(self, query: int) -> Tensor:
-        """The uniform numbers of one proposal, [B, PLACES + TURN + C]."""
-        if query % BLOCK == 0:
+    def draw_(self, stretch: range) -> None:
+        """The uniform numbers of the proposals of a block of queries, [B, BLOCK, PLACES + TURN + C]."""
+        if stretch.start % BLOCK == 0:
             self._block = self.streams.uniform(BLOCK, PLACES + TURN + self._shape[0]).to(self.x)
-        return self._block[:, query % BLOCK]
+
+    def go_(self, stretch: range, propose: Propose) -> None:
+        """All queries of the stretch, of every image."""
+        self._next = torch.full_like(self.y, stretch.start)
+        for query in stretch:
+            if self._survivors.room > 1 or not len(self.x):
+                break
+            self.ask_(propose(self.x, self.best, self._block[:, query % BLOCK]))
+            self._next += 1
+        while (self._next < stretch.stop).any():
+            self._ask_ahead_(stretch, propose)
 
     def ask_(self, candidates: Tensor) -> None:
         """One query an image: keep what raises the margin of the others; drop the images that are through."""
@@ -97,10 +111,47 @@ class _Search:
         better = value > self.margin + ROUNDING * logits.abs().amax(1)
         self.best = torch.where(better[:, None, None], candidates, self.best)
         self.margin = torch.where(better, value, self.margin)
-        keep = self._survivors.drop(images, ~(value < 0))  # a tie or NaN counts: the model itself is asked
+        self._drop_(images, ~(value < 0))
+
+    def _ask_ahead_(self, stretch: range, propose: Propose) -> None:
+        """Several queries an image: proposals from the same point are good until one of them is taken.
+
+        So the path of an image is that of single queries. Each goes on from the query after the one it took.
+        """
+        behind = (self._next < stretch.stop).nonzero()[:, 0]
+        ahead = max(1, self._survivors.room * len(self.x) // len(behind))
+        rows = behind.repeat_interleave(ahead)
+        query = self._next[rows] + torch.arange(ahead, device=rows.device).repeat(len(behind))
+        rows, query = rows[query < stretch.stop], query[query < stretch.stop]
+        candidates = propose(self.x[rows], self.best[rows], self._block[rows, query % BLOCK])
+        logits = self._view(candidates.view(-1, *self._shape)).to(self.x)
+        value = margin(logits, self.y[rows])
+        better = value > self.margin[rows] + ROUNDING * logits.abs().amax(1)
+        taken = better | ~(value < 0)
+        first = torch.full_like(self._next, stretch.stop).scatter_reduce_(0, rows[taken], query[taken], "amin")
+        self._next = torch.where(self._next < stretch.stop, (self._next + ahead).clamp_max(stretch.stop), self._next)
+        won = (taken & (query == first[rows])).nonzero()[:, 0]
+        images = rows[won]
+        self._next[images] = query[won] + 1
+        kept = won[better[won]]
+        points, suspected = self.best.clone(), torch.zeros_like(self.y, dtype=torch.bool)
+        points[images], suspected[images] = candidates[won], ~(value[won] < 0)
+        self.best[rows[kept]], self.margin[rows[kept]] = candidates[kept], value[kept]
+        self._drop_(points.view(-1, *self._shape), suspected)
+
+    def _drop_(self, images: Tensor, suspected: Tensor) -> None:
+        """A tie or NaN is suspected as well: the model itself is asked."""
+        keep = self._survivors.drop(images, suspected)
         if keep is not None:
-            for name in ("x", "y", "best", "margin", "streams", "_block"):
+            for name in ("x", "y", "best", "margin", "streams", "_block", "_next"):
                 setattr(self, name, getattr(self, name)[keep])
+
+
+def _stretches(queries: int, p_init: float, height: int, width: int, norm: Norm) -> list[tuple[range, int]]:
+    """Queries in a row that share the side of their windows, and the block that their random numbers come from."""
+    key = lambda query: (query // BLOCK, _side(query / queries, p_init, height, width, norm))  # noqa: E731
+    found = [(list(members), side) for (_, side), members in groupby(range(queries), key)]
+    return [(range(members[0], members[-1] + 1), side) for members, side in found]
 
 
 def _side(progress: float, p_init: float, height: int, width: int, norm: Norm) -> int:

@@ -1,11 +1,14 @@
 """Images whose fate is decided stop costing anything."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
 
+from generalist.attacks.pace import paced
 from generalist.attacks.view import misclassified
 
-__all__ = ["Survivors", "misclassified"]
+CPU_ROOM = 64  # rows that take a CPU little longer than a few do
 
 
 class Survivors:
@@ -24,18 +27,68 @@ class Survivors:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def room(self) -> int:
+        """How many tries of each image may be made at once: one, and more where only few of the batch are left."""
+        rows = CPU_ROOM if self.rows.device.type == "cpu" else len(self.x_adv)  # which is known to fit
+        return max(1, rows // max(1, len(self)))
+
     def drop(self, candidates: Tensor, suspected: Tensor) -> Tensor | None:
         """Check the candidates [len(self), ...] that the attack suspects [len(self)] to be misclassified.
 
         Those that are leave with their candidate as x_adv. Gives back which of the rows stay [len(self)], for the
         attack to compact its own state with, or None where all of them stay.
         """
+        wrong = self._confirmed(candidates, suspected)
+        if wrong is None:
+            return None
+        self._settle_(self.rows[wrong], candidates[wrong])
+        self.rows = self.rows[~wrong]
+        return ~wrong
+
+    def _confirmed(self, candidates: Tensor, suspected: Tensor) -> Tensor | None:
+        """Which candidates the model itself gets wrong; None where there is none."""
         if not suspected.any():
             return None
         wrong = suspected.clone()
         wrong[suspected] = misclassified(self._model, candidates[suspected], self._y[self.rows[suspected]])
-        if not wrong.any():
+        return wrong if wrong.any() else None
+
+    def _settle_(self, rows: Tensor, candidates: Tensor) -> None:
+        self.x_adv[rows] = candidates.detach().to(self.x_adv.dtype)
+
+
+class Copies(Survivors):
+    """Several tries of each survivor at once: `rows` has all of them, `number` says which try each is.
+
+    The first to win counts, and the other tries of its image leave with it.
+    """
+
+    def __init__(self, survivors: Survivors, count: int) -> None:
+        self._model, self._y, self.x_adv = survivors._model, survivors._y, survivors.x_adv
+        self._survivors = survivors
+        self.rows = survivors.rows.repeat(count)
+        self.number = torch.arange(count, device=self.rows.device).repeat_interleave(len(survivors))
+
+    def drop(self, candidates: Tensor, suspected: Tensor) -> Tensor | None:
+        wrong = self._confirmed(candidates, suspected)
+        if wrong is None:
             return None
-        self.x_adv[self.rows[wrong]] = candidates[wrong].detach().to(self.x_adv.dtype)
-        self.rows = self.rows[~wrong]
-        return ~wrong
+        tries = wrong.nonzero()[:, 0].tolist()
+        first = {int(self.rows[index]): index for index in reversed(tries)}
+        rows, won = (torch.tensor(list(part), device=wrong.device) for part in (first.keys(), first.values()))
+        self._settle_(rows, candidates[won])
+        self._survivors.rows = self._survivors.rows[~torch.isin(self._survivors.rows, rows)]
+        stay = ~torch.isin(self.rows, rows)
+        self.rows, self.number = self.rows[stay], self.number[stay]
+        return stay
+
+
+def tries(survivors: Survivors, runs: int) -> Iterator[tuple[range, Copies]]:
+    """So many runs for every survivor, in order, several at once where there is room."""
+    done = 0
+    for run in paced(range(runs)):
+        if run >= done and len(survivors):
+            together = range(run, min(runs, run + survivors.room))
+            done = together.stop
+            yield together, Copies(survivors, len(together))

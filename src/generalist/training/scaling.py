@@ -10,9 +10,9 @@ from math import ceil, log2
 
 from generalist.training.placement import place
 
-EFFICIENCY = 0.55
+EFFICIENCY = 0.54
 """The share of a device's speed at large matrix products that a training step reaches."""
-LATENCY = 3e-4
+LATENCY = 2.9e-4
 """Seconds that one exchange takes besides its bytes."""
 FLOAT, DOUBLE = 4, 8
 CARRIED = 3
