@@ -226,6 +226,20 @@ def test_svhn_corrupt(tmp_path: Path) -> None:
         load_dataset("svhn", root=tmp_path)
 
 
+def test_digits_are_those_of_scikit_learn() -> None:
+    from sklearn.datasets import load_digits
+
+    theirs, data = load_digits(), load_dataset("digits", validation=0)
+    pictures = torch.from_numpy((theirs.images * 255 / 16).round()).to(torch.uint8)
+    wanted = sorted((image.tobytes(), int(label)) for image, label in zip(pictures.numpy(), theirs.target, strict=True))
+    found = [
+        (image.numpy().tobytes(), int(label))
+        for split in (data.train, data.test)
+        for image, label in zip(split.images, split.labels, strict=True)
+    ]
+    assert sorted(found) == wanted
+
+
 def test_digits() -> None:
     data = load_dataset("digits")
     assert data.shape == (1, 8, 8)

@@ -55,14 +55,18 @@ def ordered(
     device: torch.device | str = "cpu",
     workers: int = 0,
     limit: int | None = None,
+    share: slice = slice(None),
 ) -> Iterator[Batch]:
-    """The images as they come, once each, the last batch as small as it is; only the first `limit` if given."""
+    """The images as they come, once each, the last batch as small as it is; only the first `limit` if given.
+
+    `share` picks some of the batches; the others are not even read.
+    """
     if batch_size < 1:
         raise UserError(f"batch_size must be at least 1, got {batch_size}")
     if limit is not None and limit < 1:
         raise UserError(f"limit must be at least 1, got {limit}")
     ids = torch.arange(len(split))[:limit]
-    chunks = ids.split(batch_size) if len(ids) else ()
+    chunks = ids.split(batch_size)[share] if len(ids) else ()
     return read_batches(split, chunks, key=None, augment=None, device=device, workers=workers)
 
 

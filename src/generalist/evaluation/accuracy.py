@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import torch
@@ -72,11 +73,9 @@ def evaluate_split(
     batch_size = min(batch_size, max(1, math.ceil(total / ranks.world())))
     mine: dict[int, list[Tensor]] = {}
     with frozen(model):
-        for number, batch in enumerate(
-            ordered(split, batch_size=batch_size, device=device, workers=workers, limit=limit)
-        ):
-            if number % ranks.world() != ranks.rank():
-                continue
+        share = slice(ranks.rank(), None, ranks.world())
+        parts = ordered(split, batch_size=batch_size, device=device, workers=workers, limit=limit, share=share)
+        for number, batch in zip(count(ranks.rank(), ranks.world()), parts, strict=False):
             right = ~misclassified(model, batch.x, batch.y)
             mine[number] = [right.cpu()]
             survivors = Batch(batch.x[right], batch.y[right], batch.ids[right])
