@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import generalist
+from generalist.training.scaling import Job, Machines, epoch
 
 HERE = Path(__file__).parent
 ALL = bool(os.environ.get("GENERALIST_ALL_TESTS"))
@@ -204,6 +205,9 @@ def test_bytes_are_a_hundredth_of_mixing_at_every_step(serial, tmp_path):
     ours = each["checkpoint"] + (each["mixing"] * 3 + each["evaluation"]) / 5
     every_step = 390 * 2 * (ranks - 1) * size
     assert every_step > 100 * ours, (each, size)
+    job = Job(passes=dict.fromkeys("abc", 11.0), parameters=size // 4, flops=1, batch_size=33, steps=390)
+    predicted = epoch(job, Machines(ranks=ranks, flops=1, bits=1)).sent
+    assert 0.8 * predicted < ours < 1.02 * predicted  # a learner that was just reset has no momentum to send
 
 
 def test_evaluation_is_shared_and_its_verdicts_are_the_same(serial, tmp_path):
