@@ -61,7 +61,7 @@ def apgd(
         towards, goals = _goals(loss, logits, y, targets)
         if stop_when_wrong:
             survivors.drop(x, wrong(logits, y))
-        for runs, group in tries(survivors, goals.shape[1] * restarts):
+        for runs, group in tries(survivors, goals.shape[1] * restarts, one_by_one=not stop_when_wrong):
             rows, target = group.rows, goals[group.rows, (runs.start + group.number) // restarts]
             # every run has a name of its own, so what an image draws does not depend on how the others fared
             sources = [ImageStreams(run // restarts, run % restarts, ids=names[survivors.rows]) for run in runs]
@@ -70,7 +70,7 @@ def apgd(
             leaving = group if stop_when_wrong else None
             ascent = _run(view, start, x[rows], y[rows], target, stages, first_step, towards=towards, survivors=leaving)
             for number in range(len(runs)):
-                mine = group.number == number
+                mine = slice(None) if len(runs) == 1 else group.number == number
                 rows, loss_found, points = group.rows[mine], ascent.best_loss[mine], ascent.best[mine]
                 better = loss_found > best_loss[rows]
                 best[rows] = torch.where(column(better, x), points, best[rows])

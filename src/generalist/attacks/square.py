@@ -93,13 +93,13 @@ class _Search:
     def go_(self, stretch: range, propose: Propose) -> None:
         """All queries of the stretch, of every image."""
         self._next = torch.full_like(self.y, stretch.start)
-        for query in stretch:
-            if self._survivors.room > 1 or not len(self.x):
-                break
-            self.ask_(propose(self.x, self.best, self._block[:, query % BLOCK]))
-            self._next += 1
-        while (self._next < stretch.stop).any():
-            self._ask_ahead_(stretch, propose)
+        for query in paced(stretch):
+            if self._survivors.room == 1:
+                self.ask_(propose(self.x, self.best, self._block[:, query % BLOCK]))
+                self._next += 1
+                continue
+            while (self._next <= query).any():
+                self._ask_ahead_(stretch, propose)
 
     def ask_(self, candidates: Tensor) -> None:
         """One query an image: keep what raises the margin of the others; drop the images that are through."""

@@ -84,11 +84,11 @@ class Copies(Survivors):
         return stay
 
 
-def tries(survivors: Survivors, runs: int) -> Iterator[tuple[range, Copies]]:
+def tries(survivors: Survivors, runs: int, *, one_by_one: bool = False) -> Iterator[tuple[range, Copies]]:
     """So many runs for every survivor, in order, several at once where there is room."""
     done = 0
     for run in paced(range(runs)):
         if run >= done and len(survivors):
-            together = range(run, min(runs, run + survivors.room))
+            together = range(run, min(runs, run + (1 if one_by_one else survivors.room)))
             done = together.stop
             yield together, Copies(survivors, len(together))
