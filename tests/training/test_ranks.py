@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -167,6 +168,27 @@ def test_a_rank_that_is_killed_is_started_again_and_nothing_is_lost(what, seed, 
     assert done.returncode == 0, (dies, done.stderr[-3000:])
     assert "killed here" in done.stderr, dies
     assert same(serial(D, *SMALL, *IDLE_TOO), tmp_path / "run"), dies
+
+
+@LONG
+def test_two_nodes_start_again_together(serial, tmp_path):
+    """Two agents, as on two machines: one counts a failure of its own, the other may only see that it has to restart."""
+    name, sets = recipe_of(D, *SMALL, *IDLE_TOO)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    options = ["--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2", "--rdzv-endpoint", f"localhost:{port}"]
+    nodes = [
+        subprocess.Popen(
+            command(2, name, sets, tmp_path / "run", torchrun=options, module="dying_rank"),
+            stderr=subprocess.PIPE, text=True, env=environment(DIES="1 step 9"),
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    said = [node.communicate(timeout=240)[1] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], said
+    assert "killed here" in "".join(said)
+    assert same(serial(D, *SMALL, *IDLE_TOO), tmp_path / "run")
 
 
 @LONG

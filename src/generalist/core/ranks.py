@@ -69,7 +69,9 @@ def joined_ranks() -> Iterator[None]:
     if started_together() == 1 or dist.is_initialized():
         yield
         return
-    torch.set_num_threads(threads_each(int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if here > 1:  # else nobody shares the cores, and OMP_NUM_THREADS is the user's own, not torchrun's
+        torch.set_num_threads(threads_each(here))
     if torch.cuda.is_available():
         torch.cuda.set_device(local_rank())
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
