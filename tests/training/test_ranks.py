@@ -172,7 +172,7 @@ def test_a_rank_that_is_killed_is_started_again_and_nothing_is_lost(what, seed, 
 
 @LONG
 def test_two_nodes_start_again_together(serial, tmp_path):
-    """Two agents, as on two machines: one counts a failure of its own, the other may only see that it has to restart."""
+    """Two agents, as on two machines: one counts a failure of its own, the other may only see that it must restart."""
     name, sets = recipe_of(D, *SMALL, *IDLE_TOO)
     with socket.socket() as free:
         free.bind(("localhost", 0))
