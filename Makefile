@@ -51,7 +51,7 @@ lint: $(READY) ## style and types
 test: lint ## lint, then all tests with line coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES) --cov --cov-report=term
 
-ranks: $(READY) ## the tests with many processes, all of them (10 killed ranks, 6 at once): about a quarter of an hour
+ranks: $(READY) ## the tests with many processes, all of them (30 killed ranks, up to 6 at once): about a quarter of an hour
 	GENERALIST_ALL_TESTS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/training/test_ranks.py
 
 bench: $(READY) ## speed against the textbook loop and against the bare passes, as ratios
