@@ -65,8 +65,9 @@ def apgd(
             rows, target = group.rows, goals[group.rows, (runs.start + group.number) // restarts]
             # every run has a name of its own, so what an image draws does not depend on how the others fared
             sources = [ImageStreams(run // restarts, run % restarts, ids=names[survivors.rows]) for run in runs]
-            starts = [_start(stages[0][0], x[survivors.rows], source) for source in sources]
-            start = torch.cat(starts) if random_start else x[rows]
+            start = x[rows]
+            if random_start:
+                start = torch.cat([_start(stages[0][0], x[survivors.rows], source) for source in sources])
             leaving = group if stop_when_wrong else None
             ascent = _run(view, start, x[rows], y[rows], target, stages, first_step, towards=towards, survivors=leaving)
             for number in range(len(runs)):

@@ -5,7 +5,8 @@ stops working on an image once it is; `fab_distance` gives the distance itself.
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +49,7 @@ def fab_t(
 
     def rounds(runs: int) -> Rounds:
         for together, group in tries(survivors, runs):
-            yield together, _Inside(group, threat.radius)
+            yield together, group.rows, group.number, partial(_settle_inside, group, threat.radius)
 
     walk = _Walk(threat, steps, alpha_max, eta, beta)
     _every_target(model, x.detach(), y, rounds, walk, targets=targets, restarts=restarts, generator=generator)
@@ -77,45 +78,23 @@ def fab_distance(
 
     def rounds(runs: int) -> Rounds:
         for run in paced(range(runs)):
-            yield range(run, run + 1), nearest
+            yield range(run, run + 1), nearest.rows, torch.zeros_like(nearest.rows), nearest.judge
 
     walk = _Walk(threat, steps, alpha_max, eta, beta)
     _every_target(model, x.detach(), y, rounds, walk, targets=targets, restarts=restarts, generator=generator)
     return nearest.x_adv, nearest.distance
 
 
-class _Judge(Protocol):
-    """Who says what a point is worth, and which rows of the batch are still worth working on, in which of the runs."""
+Judge = Callable[[Tensor, Tensor, Tensor], Tensor | None]
+"""(points, their distances, who is suspected to be misclassified) → which of the rows stay, or None where all do"""
 
-    @property
-    def rows(self) -> Tensor: ...
-
-    @property
-    def number(self) -> Tensor: ...
-
-    def judge(self, points: Tensor, distance: Tensor, suspected: Tensor) -> Tensor | None:
-        """Which of the rows stay [len(rows)], or None where all of them do."""
+Rounds = Iterator[tuple[range, Tensor, Tensor, Judge]]
+"""Runs to make together, the rows of the batch that are in them, which of the runs each is in, and who judges them"""
 
 
-Rounds = Iterator[tuple[range, _Judge]]
-
-
-class _Inside:
+def _settle_inside(group: Copies, radius: float, points: Tensor, distance: Tensor, suspected: Tensor) -> Tensor | None:
     """A misclassified point inside the ball settles an image."""
-
-    def __init__(self, group: Copies, radius: float) -> None:
-        self._group, self._radius = group, radius
-
-    @property
-    def rows(self) -> Tensor:
-        return self._group.rows
-
-    @property
-    def number(self) -> Tensor:
-        return self._group.number
-
-    def judge(self, points: Tensor, distance: Tensor, suspected: Tensor) -> Tensor | None:
-        return self._group.drop(points, suspected & (distance <= self._radius))
+    return group.drop(points, suspected & (distance <= radius))
 
 
 class _Nearest:
@@ -127,7 +106,6 @@ class _Nearest:
         self.x_adv = x.clone()
         self.distance = torch.where(wrong, 0.0, torch.full_like(wrong, float("inf"), dtype=x.dtype))
         self.rows = (~wrong).nonzero()[:, 0]
-        self.number = torch.zeros_like(self.rows)
 
     def judge(self, points: Tensor, distance: Tensor, suspected: Tensor) -> Tensor | None:
         nearer = (suspected & (distance < self.distance[self.rows])).nonzero()[:, 0]
@@ -169,17 +147,16 @@ def _every_target(
             logits = view(x)
         ranked = logits.scatter(1, y[:, None], float("-inf")).argsort(dim=1, descending=True, stable=True)
         goals = ranked[:, : min(targets, logits.shape[1] - 1)]
-        for runs, judge in rounds(goals.shape[1] * restarts):
+        for runs, rows, number, judge in rounds(goals.shape[1] * restarts):
             # drawn for the whole batch, so that no stream depends on which images are left
             starts = [x + 0.5 * (walk.threat.random_start(x, streams) - x) if run % restarts else x for run in runs]
-            rows, number = judge.rows, judge.number
             if not len(rows):
                 return
             target = goals[rows, (runs.start + number) // restarts]
             _go(view, x[rows], y[rows], target, torch.stack(starts)[number, rows], judge, walk)
 
 
-def _go(view: nn.Module, x: Tensor, y: Tensor, target: Tensor, point: Tensor, judge: _Judge, walk: _Walk) -> None:
+def _go(view: nn.Module, x: Tensor, y: Tensor, target: Tensor, point: Tensor, judge: Judge, walk: _Walk) -> None:
     """Along the boundary between the label and the target, back from it where it is crossed; then the final search."""
     best, nearest = point, torch.full_like(y, float("inf"), dtype=x.dtype)
     for _ in paced(range(walk.steps)):
@@ -188,7 +165,7 @@ def _go(view: nn.Module, x: Tensor, y: Tensor, target: Tensor, point: Tensor, ju
         distance, wrong = walk.threat.size(point - x), _misled(_margin(view, point, y))
         nearer = wrong & (distance < nearest)
         best, nearest = torch.where(column(nearer, x), point, best), torch.where(nearer, distance, nearest)
-        keep = judge.judge(point, distance, wrong)
+        keep = judge(point, distance, wrong)
         point = torch.where(column(wrong, x), x + walk.beta * (point - x), point)
         if keep is not None:
             x, y, target, point, best, nearest = (part[keep] for part in (x, y, target, point, best, nearest))
@@ -197,7 +174,7 @@ def _go(view: nn.Module, x: Tensor, y: Tensor, target: Tensor, point: Tensor, ju
     _final_search(view, x, y, best, judge, walk.threat)
 
 
-def _final_search(view: nn.Module, x: Tensor, y: Tensor, best: Tensor, judge: _Judge, threat: Threat) -> None:
+def _final_search(view: nn.Module, x: Tensor, y: Tensor, best: Tensor, judge: Judge, threat: Threat) -> None:
     """Back along the line from the best point to the image, to where the secant of the margin is zero."""
     low, high = (torch.full_like(y, end, dtype=x.dtype) for end in (0, 1))
     below, above = _margin(view, x, y), _margin(view, best, y)
@@ -209,7 +186,7 @@ def _final_search(view: nn.Module, x: Tensor, y: Tensor, best: Tensor, judge: _J
         wrong = _misled(value)
         low, below = torch.where(wrong, low, at), torch.where(wrong, below, value)
         high, above = torch.where(wrong, at, high), torch.where(wrong, value, above)
-        keep = judge.judge(point, threat.size(point - x), wrong)
+        keep = judge(point, threat.size(point - x), wrong)
         if keep is not None:
             state = (x, y, best, low, high, below, above)
             x, y, best, low, high, below, above = (part[keep] for part in state)
