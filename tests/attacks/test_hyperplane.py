@@ -78,3 +78,29 @@ def test_no_gradient_no_gap_and_any_scale(norm):
         torch.testing.assert_close(toward_hyperplane(points, scale * normal, scale * gap, norm), plain)
     rows = [toward_hyperplane(points[i : i + 1], normal[i : i + 1], gap[i : i + 1], norm) for i in range(5)]
     assert torch.equal(torch.cat(rows), plain)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_what_is_no_number_spoils_its_own_row_only_and_ends(norm):
+    points, normal, gap = torch.full((4, 6), 0.5), torch.ones(4, 6), torch.ones(4)
+    plain = toward_hyperplane(points, normal, gap, norm)
+    points[0, 0] = normal[1, 0] = gap[2] = torch.nan
+    assert torch.equal(toward_hyperplane(points, normal, gap, norm)[3], plain[3])
+    gap[2] = torch.inf
+    torch.testing.assert_close(toward_hyperplane(points, normal, gap, norm)[2], torch.full((6,), 0.5))
+
+
+@pytest.mark.parametrize("norm", ["linf", "l2"])
+def test_thousands_of_coordinates_of_which_the_box_stops_most(norm):
+    generator = torch.Generator().manual_seed(0)
+    points = torch.rand(2, 5, 3000, generator=generator, dtype=torch.float64)
+    normal = torch.randn(5, 3000, generator=generator, dtype=torch.float64)
+    room = torch.where(normal > 0, 1 - points, points)
+    gap = torch.tensor([[0.1, 0.5, 0.9, 0.99, 0.9999]] * 2, dtype=torch.float64) * (room * normal.abs()).sum(-1)
+    move = toward_hyperplane(points, normal, gap, norm)
+    torch.testing.assert_close((move * normal).sum(-1), gap, rtol=1e-12, atol=0)
+    assert ((move.abs() == room).sum(-1) > 2000)[:, -1].all()
+    # all that the box does not stop have gone equally far, in the unit of the norm
+    level = torch.where(move.abs() < room, move.abs() / (1 if norm == "linf" else normal.abs()), torch.nan)
+    spread = level.nan_to_num(0).amax(-1) / level.nan_to_num(torch.inf).amin(-1)
+    torch.testing.assert_close(spread, torch.ones_like(spread))

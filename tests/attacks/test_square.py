@@ -1,6 +1,7 @@
 """Square: no gradients, known answers, no weaker than the authors' own."""
 
 import copy
+import math
 from fractions import Fraction
 
 import pytest
@@ -10,9 +11,10 @@ from torch import nn
 
 from generalist import Threat
 from generalist.attacks.square import SCHEDULE, _bump, _side, _start, _Window, square
-from generalist.attacks.view import counted_passes
+from generalist.attacks.view import counted_passes, misclassified
 from generalist.core.errors import UserError
-from generalist.core.rng import ImageStreams
+from generalist.core.rng import ImageStreams, generator
+from generalist.models import Patches, build_model, patches
 
 NORMS = ["linf", "l2", "l1"]
 THREATS = {norm: Threat.parse(f"{norm}:{eps}") for norm, eps in (("linf", "0.2"), ("l2", "0.9"), ("l1", "3"))}
@@ -74,8 +76,8 @@ def test_a_bump_is_a_hill_and_a_hollow_of_unit_norm(norm):
 
 def test_windows_lie_anywhere_and_hold_the_right_pixels():
     window = _Window(2, 3, 5, "linf", torch.zeros(1))
-    corners = torch.cartesian_prod(torch.linspace(0, 0.999, 20), torch.linspace(0, 0.999, 40))
-    cells = window.at(corners, 1)[:, 0]
+    draws = torch.cartesian_prod(torch.linspace(0, 0.999, 20), torch.linspace(0, 0.999, 40))
+    cells = window.at(window.corners(draws), 1)[:, 0]
     assert set(cells[:, 0].tolist()) == {0, 1, 2, 3, 5, 6, 7, 8}
     assert torch.equal(cells - cells[:, :1], torch.tensor([[0, 1, 5, 6]]).expand(len(cells), -1))
 
@@ -258,3 +260,26 @@ def test_what_cannot_be_attacked_is_refused():
     for knob in ("queries", "restarts"):
         with pytest.raises(UserError, match=knob):
             square(Brightness(), x, y, threat=THREATS["linf"], **{knob: 0})
+
+
+@pytest.mark.parametrize("room", [1, 100])
+def test_the_same_path_in_patches(room, monkeypatch):
+    """Windows are looked at alone where that is faster; what is found, and when, stays the same."""
+    model = build_model("resnet18", classes=3, width=8, seed=1).eval()
+    x = torch.rand(24, 3, 32, 32, generator=generator("x"))
+    with torch.no_grad():
+        head = next(module for module in model.modules() if isinstance(module, nn.Linear))
+        head.bias -= model(x).mean(0)  # else all images are of one class, and far from the others
+        y = model(x).argmax(1)
+    monkeypatch.setattr("generalist.attacks.survivors.CPU_ROOM", room)
+    asked, call = [], Patches.__call__
+    monkeypatch.setattr(Patches, "__call__", lambda self, *given: (asked.append(len(given[0])), call(self, *given))[1])
+    found = []
+    for worthwhile in ((1.0, 0.0), (math.inf, 0.0)):
+        monkeypatch.setattr(patches, "WORTHWHILE", worthwhile)
+        found.append(square(model, x, y, threat=Threat.parse("linf:1/50"), queries=150))
+    assert sum(asked) > 1000
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+    broken = misclassified(model, found[0], y)
+    assert broken.any()
+    assert not broken.all()

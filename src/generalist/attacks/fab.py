@@ -198,9 +198,8 @@ def _step(point: Tensor, x: Tensor, lead: Tensor, gradient: Tensor, walk: _Walk)
     """Past the linearised boundary from the point, drawn a little to where the image itself would cross it."""
     lead, gradient = lead.nan_to_num(0, 0, 0), gradient.nan_to_num(0, 0, 0).flatten(1)
     current, origin = point.flatten(1), x.flatten(1)
-    gaps = torch.cat([-lead, (gradient * (current - origin)).sum(1) - lead])
-    both = toward_hyperplane(torch.cat([current, origin]), gradient.repeat(2, 1), gaps, walk.threat.norm)
-    from_point, from_image = both.chunk(2)
+    gaps = torch.stack([-lead, (gradient * (current - origin)).sum(1) - lead])
+    from_point, from_image = toward_hyperplane(torch.stack([current, origin]), gradient, gaps, walk.threat.norm)
     here, there = (walk.threat.size(part).clamp_min(1e-8) for part in (from_point, from_image))
     alpha = (here / (here + there)).clamp_max(walk.alpha_max)[:, None]
     mixed = (1 - alpha) * (current + walk.eta * from_point) + alpha * (origin + walk.eta * from_image)

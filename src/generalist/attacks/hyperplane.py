@@ -1,48 +1,64 @@
 """The way from a point of the box [0, 1]^d to a hyperplane that is shortest in a norm: exact, a whole batch at once.
 
 Every coordinate can only help by moving one way, and no further than the box. What is left is to share a known amount
-of work Σ|wᵢ|·moveᵢ among the coordinates: in ℓ∞ and ℓ2 they all move at their own rate until the box stops them (one
-sort of the levels at which it does); in ℓ1 the heaviest coordinate goes first, then the next.
+of work Σ|wᵢ|·moveᵢ among the coordinates: in ℓ∞ and ℓ2 they all move at their own rate until the box stops them; in ℓ1
+the heaviest coordinate goes first, then the next.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from generalist.core.threat import TINY, Norm
 
 
 def toward_hyperplane(points: Tensor, normal: Tensor, gap: Tensor, norm: Norm) -> Tensor:
-    """The smallest δ [B, d] with normal·δ = gap [B] and points + δ in [0, 1].
+    """The smallest δ [..., B, d] with normal·δ = gap [..., B] and points + δ in [0, 1]; normal is [B, d].
 
     Where the box holds no such δ, the one that comes nearest to it. Coordinates of no weight never move.
     """
-    wide = torch.float32 if points.device.type == "mps" else torch.float64  # sums of thousands of terms; MPS has no 64
-    origin, weight = points.to(wide), normal.to(wide).abs()
-    scale = weight.amax(1, keepdim=True).clamp_min(1e-38)
-    weight = torch.where(weight > TINY * scale, weight / scale, 0)
-    work = gap.to(wide).abs()[:, None] / scale
-    direction = normal.sign() * gap.sign()[:, None]
-    room = torch.where(direction > 0, 1 - origin, origin).clamp_min_(0)
+    direction = normal.sign() * gap.sign()[..., None]
+    weight = normal.abs()
+    scale = weight.amax(-1, keepdim=True).clamp_min(torch.finfo(weight.dtype).tiny)
+    weight = F.threshold(weight / scale, TINY, 0)
+    room = ((direction > 0).to(points) - points).abs_() * weight.sign()
+    work = gap.to(_wide(gap)).abs()[..., None] / scale
     move = _heaviest_first(weight, room, work) if norm == "l1" else _side_by_side(weight, room, work, norm)
-    return move.to(points.dtype) * direction
+    return move * direction
 
 
 def _side_by_side(weight: Tensor, room: Tensor, work: Tensor, norm: Norm) -> Tensor:
-    """Moves min(level·rate, room), the level chosen so that Σ weight·move = work."""
-    rate = (weight > 0).to(weight) if norm == "linf" else weight
-    stop, order = torch.where(rate > 0, room / rate, 0).sort(1)  # the level at which the box stops each coordinate
-    stopped = (weight * room).gather(1, order)
-    before = stopped.cumsum(1) - stopped  # the work of those stopped earlier
-    slope = (weight * rate).gather(1, order).flip(1).cumsum(1).flip(1)  # the pace of those still moving
-    at = torch.searchsorted(before + stop * slope, work).clamp_max_(weight.shape[1] - 1)
-    level = (work - before.gather(1, at)) / slope.gather(1, at).clamp_min(TINY**2)
-    return torch.minimum(torch.minimum(level, stop.gather(1, at)) * rate, room)
+    """Moves min(level·rate, room), the level chosen so that Σ weight·move = work.
+
+    The work done is a concave function of the level, made of straight pieces: Newton's method climbs it from zero,
+    stays below the answer, and is there as soon as the box stops no further coordinate.
+    """
+    rate, pace = (weight.sign(), weight) if norm == "linf" else (weight, weight.square())
+    level, before = torch.zeros_like(work), torch.full_like(work, torch.inf)
+    while True:
+        move = torch.minimum(level.to(weight) * rate, room)
+        moving = _sum(pace * (room - move).sign())
+        there = ~(moving < before)
+        if there.all():
+            return move
+        more = (work - _sum(weight * move)) / moving.clamp_min(TINY**2)
+        # who is there stays there, to the last bit, however long the others take
+        level, before = torch.where(there, level, level + more.clamp_(0, 1 / TINY)), moving
 
 
 def _heaviest_first(weight: Tensor, room: Tensor, work: Tensor) -> Tensor:
     """Whole rooms in the order of the weights until the work is done; the last one in part."""
-    order = weight.argsort(dim=1, descending=True, stable=True)
-    full = (weight * room).gather(1, order)
-    left = work - (full.cumsum(1) - full)
-    share = torch.where(full > 0, left / full.clamp_min(TINY**2), 0).clamp_(0, 1)
-    return torch.zeros_like(room).scatter_(1, order, share) * room
+    order = weight.argsort(dim=-1, descending=True, stable=True).expand_as(room)
+    full = (weight * room).gather(-1, order).to(work)
+    left = work - (full.cumsum(-1) - full)
+    share = torch.where(full > 0, left / full.clamp_min(TINY**2), 0).clamp_(0, 1).to(room)
+    return torch.zeros_like(room).scatter_(-1, order, share) * room
+
+
+def _sum(terms: Tensor) -> Tensor:
+    """Over the last dimension, which stays: thousands of terms, so in float64 where the device has it."""
+    return terms.sum(-1, keepdim=True, dtype=_wide(terms))
+
+
+def _wide(like: Tensor) -> torch.dtype:
+    return torch.float32 if like.device.type == "mps" else torch.float64

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 from generalist.attacks.criteria import margin
 from generalist.attacks.pace import paced
 from generalist.attacks.survivors import Survivors
-from generalist.attacks.view import attack_view
+from generalist.attacks.view import View, attack_view, count_passes, filled, steady_forward
 from generalist.core.errors import UserError
 from generalist.core.rng import ImageStreams, Source, per_image
 from generalist.core.threat import TINY, Norm, Threat
 from generalist.core.types import Count, Unit
+from generalist.models import Patchable, Patches
 
 SCHEDULE = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # the windows' area halves after these, of 10 000 queries
 DECAY = {"l2": 2, "l1": 4}  # how steeply a bump falls off from its middle
@@ -32,8 +33,8 @@ PLACES, TURN = 4, 1  # random numbers a proposal uses for two corners and for th
 # must not depend on that.
 ROUNDING = 1e-6
 
-Propose = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(images, their best points, random numbers) → candidates, one of each"""
+Propose = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor | None]]
+"""(images, their best points, random numbers) → candidates, one of each, and the corners of all that changed"""
 
 
 def square(
@@ -70,6 +71,7 @@ def square(
                 if not len(survivors):
                     break
                 search.draw_(stretch)
+                search.look_closely_(side if threat.norm == "linf" else None)
                 window = _Window(side, height, width, threat.norm, x)
                 search.go_(stretch, partial(propose, window=window, threat=threat))
             streams = search.streams
@@ -79,36 +81,51 @@ def square(
 class _Search:
     """The best point so far of every image that is left, and its random numbers."""
 
-    def __init__(self, view: nn.Module, survivors: Survivors, x: Tensor, y: Tensor, streams: ImageStreams) -> None:
+    def __init__(self, view: View, survivors: Survivors, x: Tensor, y: Tensor, streams: ImageStreams) -> None:
         self._view, self._survivors, self._shape = view, survivors, x.shape[1:]
         self.x, self.y = x[survivors.rows].flatten(2), y[survivors.rows]
         self.best, self.margin = self.x, torch.full_like(self.y, -math.inf, dtype=x.dtype)
         self.streams, self._block, self._next = streams, self.x, self.y
+        self._patchable = Patchable.of(view.model, x) if _exact_on_a_cpu(x) else None
+        self._patches: Patches | None = None
+        self._side: int | None = None
 
     def draw_(self, stretch: range) -> None:
         """The uniform numbers of the proposals of a block of queries, [B, BLOCK, PLACES + TURN + C]."""
         if stretch.start % BLOCK == 0:
             self._block = self.streams.uniform(BLOCK, PLACES + TURN + self._shape[0]).to(self.x)
 
+    def look_closely_(self, side: int | None) -> None:
+        """From now on proposals differ from the best points in windows of this side; None: they may do anywhere."""
+        if side == self._side:
+            return
+        self._side, self._patches = side, None
+        if self._patchable is not None and side is not None:
+            self._patches = self._patchable.around(filled(self.best.view(-1, *self._shape)), side)
+        if self._patches is not None:
+            self._patches.keep_(torch.arange(len(self.best)))
+            count_passes(len(self.best))
+
     def go_(self, stretch: range, propose: Propose) -> None:
         """All queries of the stretch, of every image."""
         self._next = torch.full_like(self.y, stretch.start)
         for query in paced(stretch):
             if self._survivors.room == 1:
-                self.ask_(propose(self.x, self.best, self._block[:, query % BLOCK]))
+                self.ask_(*propose(self.x, self.best, self._block[:, query % BLOCK]))
                 self._next += 1
                 continue
             while (self._next <= query).any():
                 self._ask_ahead_(stretch, propose)
 
-    def ask_(self, candidates: Tensor) -> None:
+    def ask_(self, candidates: Tensor, corners: Tensor | None = None) -> None:
         """One query an image: keep what raises the margin of the others; drop the images that are through."""
         if not len(self.x):
             return
         images = candidates.view(-1, *self._shape)
-        logits = self._view(images).to(self.x)
+        logits = self._logits(images, torch.arange(len(self.x), device=self.x.device), corners)
         value = margin(logits, self.y)
         better = value > self.margin + ROUNDING * logits.abs().amax(1)
+        self._take_(better.nonzero()[:, 0])
         self.best = torch.where(better[:, None, None], candidates, self.best)
         self.margin = torch.where(better, value, self.margin)
         self._drop_(images, ~(value < 0))
@@ -123,8 +140,8 @@ class _Search:
         rows = behind.repeat_interleave(ahead)
         query = self._next[rows] + torch.arange(ahead, device=rows.device).repeat(len(behind))
         rows, query = rows[query < stretch.stop], query[query < stretch.stop]
-        candidates = propose(self.x[rows], self.best[rows], self._block[rows, query % BLOCK])
-        logits = self._view(candidates.view(-1, *self._shape)).to(self.x)
+        candidates, corners = propose(self.x[rows], self.best[rows], self._block[rows, query % BLOCK])
+        logits = self._logits(candidates.view(-1, *self._shape), rows, corners)
         value = margin(logits, self.y[rows])
         better = value > self.margin[rows] + ROUNDING * logits.abs().amax(1)
         taken = better | ~(value < 0)
@@ -134,10 +151,21 @@ class _Search:
         images = rows[won]
         self._next[images] = query[won] + 1
         kept = won[better[won]]
+        self._take_(kept)
         points, suspected = self.best.clone(), torch.zeros_like(self.y, dtype=torch.bool)
         points[images], suspected[images] = candidates[won], ~(value[won] < 0)
         self.best[rows[kept]], self.margin[rows[kept]] = candidates[kept], value[kept]
         self._drop_(points.view(-1, *self._shape), suspected)
+
+    def _logits(self, images: Tensor, rows: Tensor, corners: Tensor | None) -> Tensor:
+        """Of images made from the best points `rows` by changing windows at `corners`."""
+        if self._patches is None or corners is None:
+            return self._view(images).to(self.x)
+        return steady_forward(self._patches, images, rows, corners)
+
+    def _take_(self, which: Tensor) -> None:
+        if self._patches is not None and len(which):
+            self._patches.take_(which)
 
     def _drop_(self, images: Tensor, suspected: Tensor) -> None:
         """A tie or NaN is suspected as well: the model itself is asked."""
@@ -145,6 +173,13 @@ class _Search:
         if keep is not None:
             for name in ("x", "y", "best", "margin", "streams", "_block", "_next"):
                 setattr(self, name, getattr(self, name)[keep])
+            if self._patches is not None:
+                self._patches.keep_(keep)
+
+
+def _exact_on_a_cpu(x: Tensor) -> bool:
+    """Where patches were measured to be faster, and give the bits of a whole pass."""
+    return x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
 
 def _stretches(queries: int, p_init: float, height: int, width: int, norm: Norm) -> list[tuple[range, int]]:
@@ -175,10 +210,13 @@ class _Window:
             bump = _bump(side, norm).to(like)
             self.bump, self.turned = bump.flatten(), bump.t().flatten()
 
-    def at(self, draws: Tensor, channels: int) -> Tensor:
-        """The pixels [B, C, side²] of the window whose corner is drawn by two uniform numbers [B, 2]."""
-        corner = (draws * self._places).long()
-        cells = (corner[:, :1] * self._width + corner[:, 1:]) + self._cells
+    def corners(self, draws: Tensor) -> Tensor:
+        """[B, 2] from two uniform numbers each."""
+        return (draws * self._places).long()
+
+    def at(self, corners: Tensor, channels: int) -> Tensor:
+        """The pixels [B, C, side²] of windows."""
+        cells = (corners[:, :1] * self._width + corners[:, 1:]) + self._cells
         return cells[:, None].expand(-1, channels, -1)
 
 
@@ -220,22 +258,23 @@ def _start(x: Tensor, streams: ImageStreams, threat: Threat, height: int, width:
     return _fit(F.pad(grid, margins).flatten(2), x, threat)
 
 
-def _repaint(x: Tensor, best: Tensor, draws: Tensor, window: _Window, threat: Threat) -> Tensor:
+def _repaint(x: Tensor, best: Tensor, draws: Tensor, window: _Window, threat: Threat) -> tuple[Tensor, Tensor]:
     """ℓ∞: the window at +eps or −eps, one sign a channel."""
-    pixels = window.at(draws[:, :2], x.shape[1])
+    corners = window.corners(draws[:, :2])
+    pixels = window.at(corners, x.shape[1])
     sign = _sign(draws[:, PLACES + TURN :])[:, :, None] * threat.radius
     original, current = x.gather(2, pixels), best.gather(2, pixels)
     painted = (original + sign).clamp_(0, 1)
     # What is there already would waste the query (half of them, for single gray pixels): take the other signs then.
     idle = (painted == current).flatten(1).all(1)[:, None, None]
     painted = torch.where(idle, (original - sign).clamp_(0, 1), painted)
-    return best.scatter(2, pixels, painted)
+    return best.scatter(2, pixels, painted), corners
 
 
-def _exchange(x: Tensor, best: Tensor, draws: Tensor, window: _Window, threat: Threat) -> Tensor:
-    """ℓ2 and ℓ1: a bump added in one window, paid for with what was in it and in a second one."""
+def _exchange(x: Tensor, best: Tensor, draws: Tensor, window: _Window, threat: Threat) -> tuple[Tensor, None]:
+    """ℓ2 and ℓ1: a bump added in one window, paid for with what was in it and in a second one; all is scaled to fit."""
     channels, power = x.shape[1], 2 if threat.norm == "l2" else 1
-    first, second = window.at(draws[:, :2], channels), window.at(draws[:, 2:PLACES], channels)
+    first, second = (window.at(window.corners(part), channels) for part in (draws[:, :2], draws[:, 2:PLACES]))
     delta = best - x
     unspent = (threat.radius**power - delta.norm(p=power, dim=(1, 2), keepdim=True) ** power).clamp_min(0)
     old = delta.gather(2, first)
@@ -250,7 +289,7 @@ def _exchange(x: Tensor, best: Tensor, draws: Tensor, window: _Window, threat: T
     new = new * (mass ** (1 / power) / new.norm(p=power, dim=2, keepdim=True).clamp_min(TINY))
     if threat.norm == "l1":
         new = new * channels  # more than there is: the projection takes the excess where it matters least
-    return _fit(delta.scatter_(2, first, new), x, threat)
+    return _fit(delta.scatter_(2, first, new), x, threat), None
 
 
 def _fit(delta: Tensor, x: Tensor, threat: Threat) -> Tensor:

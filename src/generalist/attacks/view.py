@@ -1,6 +1,6 @@
 """The model as an attack sees it: eval mode, frozen weights, BatchNorm folded; the model itself is left as it was."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -42,18 +42,31 @@ def counted_passes() -> Iterator[Passes]:
             outer.backward += passes.backward
 
 
-def steady_forward(model: nn.Module, x: Tensor) -> Tensor:
-    """Logits that do not depend on how many images share the batch: small batches are filled up with repeats."""
+def steady_forward(model: Callable[..., Tensor], x: Tensor, *more: Tensor) -> Tensor:
+    """Logits that do not depend on how many images share the batch; `more` is told the model of each image as well."""
+    count_passes(len(x), len(x) * x.requires_grad)
+    return model(*map(filled, (x, *more)))[: len(x)]
+
+
+def filled(batch: Tensor) -> Tensor:
+    """A small batch with repeats of its rows, up to MIN_ROWS; one that is large enough, or has none, as it is."""
+    if len(batch) >= MIN_ROWS or len(batch) == 0:
+        return batch
+    return batch[torch.arange(MIN_ROWS, device=batch.device) % len(batch)]
+
+
+def count_passes(forward: int, backward: int = 0) -> None:
     passes = _passes.get()
     if passes is not None:
-        passes.forward += len(x)
-        passes.backward += len(x) * x.requires_grad
-    if len(x) >= MIN_ROWS or len(x) == 0:
-        return model(x)
-    return model(x[torch.arange(MIN_ROWS, device=x.device) % len(x)])[: len(x)]
+        passes.forward += forward
+        passes.backward += backward
 
 
-class _View(nn.Module):
+class View(nn.Module):
+    """A model that is frozen, and steady."""
+
+    model: nn.Module
+
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
@@ -80,14 +93,14 @@ def frozen(model: nn.Module) -> Iterator[nn.Module]:
 
 
 @contextmanager
-def attack_view(model: nn.Module) -> Iterator[nn.Module]:
+def attack_view(model: nn.Module) -> Iterator[View]:
     """The folded shadow of the model or, where folding is not possible, the model itself, frozen."""
     shadow = folded(model)
     if shadow is not model:
-        yield _View(shadow)
+        yield View(shadow)
     else:
         with frozen(model):
-            yield _View(model)
+            yield View(model)
 
 
 def loss_scale(device: torch.device) -> float:

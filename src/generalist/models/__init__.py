@@ -4,6 +4,7 @@ building        build_model, build_from_spec
 spec            ModelSpec, Classifier
 loading         save_model, load_model, load_weights, read_extra
 folding         fold_batchnorm, refresh_, folded
+patches         Patchable, Patches: passes through images of which only a window has changed
 normalize       Normalize
 shared_batchnorm SharedBatchNorm, share_batchnorm_
 registry        MODELS: small_cnn, resnet18/34/50, wide_resnet50_2, preact_resnet18
@@ -17,6 +18,7 @@ from generalist.models.building import build_from_spec, build_model
 from generalist.models.folding import fold_batchnorm, folded, refresh_
 from generalist.models.loading import load_model, load_weights, read_extra, save_model
 from generalist.models.normalize import Normalize
+from generalist.models.patches import Patchable, Patches
 from generalist.models.registry import MODELS
 from generalist.models.shared_batchnorm import SharedBatchNorm, share_batchnorm_
 from generalist.models.spec import Classifier, ModelSpec
@@ -26,6 +28,8 @@ __all__ = [
     "Classifier",
     "ModelSpec",
     "Normalize",
+    "Patchable",
+    "Patches",
     "SharedBatchNorm",
     "build_from_spec",
     "build_model",

@@ -13,14 +13,10 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, fx, nn
-from torch.nn.utils.parametrize import is_parametrized
 
-from generalist.models.shared_batchnorm import SharedBatchNorm
+from generalist.models.tracing import NORMS, Root, Tracer, watched
 
-# Exact types: a subclass may compute something else.
-_CONVS = (nn.Conv2d,)
-_NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm, SharedBatchNorm)
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_CONVS = (nn.Conv2d,)  # exact types, as in NORMS
 _PAIRS = "_folded_pairs"  # the attribute of a shadow that names its (convolution, BatchNorm) pairs
 
 _Mark = tuple[Any, ...]
@@ -29,7 +25,7 @@ _shadows: WeakKeyDictionary[nn.Module, tuple[_Mark, nn.Module | None]] = WeakKey
 
 def folded(model: nn.Module) -> nn.Module:
     """The up-to-date shadow of a model, traced once; the model itself, in the mode it is in, where it cannot fold."""
-    if _watched(model):
+    if watched(model):
         return model
     mark = _mark(model)
     known = _shadows.get(model)
@@ -47,17 +43,17 @@ def folded(model: nn.Module) -> nn.Module:
 @torch.no_grad()
 def fold_batchnorm(model: nn.Module) -> nn.Module | None:
     """A shadow of the model, or None where nothing folds or it is not certain that folding changes nothing."""
-    if _watched(model):
+    if watched(model):
         return None
     try:
         shadow = _shadow_of(model)
-        root = _Root(shadow)
+        root = Root(shadow)
         pairs = _pairs(root)
         if not pairs:
             return None
         for conv, norm in pairs:
             _fuse(root, conv, norm)
-        _Tracer().trace(root)  # code that reads an attribute of the BatchNorm that is gone shows here
+        Tracer().trace(root)  # code that reads an attribute of the BatchNorm that is gone shows here
         vars(shadow)[_PAIRS] = [(conv.removeprefix("model."), norm.removeprefix("model.")) for conv, norm in pairs]
         refresh_(shadow, model)
     except Exception:
@@ -92,24 +88,6 @@ def _refold_(fused: Any, conv: Any, norm: Any) -> None:
     fused.bias.copy_(shift)
 
 
-class _Root(nn.Module):
-    """Calls a model with one argument, so that tracing meets the defaults of the others as a call would."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> Any:
-        return self.model(x)
-
-
-class _Tracer(fx.Tracer):
-    """Sees every BatchNorm as one module, our own as well."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return type(m) in _NORMS or super().is_leaf_module(m, module_qualified_name)
-
-
 def _shadow_of(model: nn.Module) -> nn.Module:
     """A copy of the structure, in eval mode, over the very memory of the model's tensors."""
     memo: dict[int, Any] = {}
@@ -122,12 +100,12 @@ def _shadow_of(model: nn.Module) -> nn.Module:
 
 def _pairs(root: nn.Module) -> list[tuple[str, str]]:
     """The names of convolutions read by one BatchNorm alone; none where such a module is used in two places."""
-    graph = _Tracer().trace(root)
+    graph = Tracer().trace(root)
     called = [node for node in graph.nodes if node.op == "call_module"]
     # A weight that is read on its own is read unfolded, so its module has to stay.
     read = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
     module: Callable[[fx.Node], nn.Module] = lambda node: root.get_submodule(str(node.target))  # noqa: E731
-    uses = Counter(id(module(node)) for node in called if type(module(node)) in _CONVS + _NORMS)
+    uses = Counter(id(module(node)) for node in called if type(module(node)) in _CONVS + NORMS)
     if any(count > 1 for count in uses.values()):
         return []
     pairs = []
@@ -136,7 +114,7 @@ def _pairs(root: nn.Module) -> list[tuple[str, str]]:
         if not isinstance(source, fx.Node) or source.op != "call_module" or len(source.users) != 1:
             continue
         conv, norm = module(source), module(node)
-        if type(conv) not in _CONVS or type(norm) not in _NORMS or {source.target, node.target} & read:
+        if type(conv) not in _CONVS or type(norm) not in NORMS or {source.target, node.target} & read:
             continue
         if getattr(norm, "running_mean", None) is None or getattr(norm, "running_var", None) is None:
             continue  # without running statistics it normalises by the batch, in eval mode too
@@ -159,11 +137,6 @@ def _fuse(root: nn.Module, conv_name: str, norm_name: str) -> None:
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return chain(model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
-
-
-def _watched(model: nn.Module) -> bool:
-    """Whether hooks or parametrizations are there, which a shadow would not honour."""
-    return any(any(vars(m).get(kind) for kind in _HOOKS) or is_parametrized(m) for m in model.modules())
 
 
 def _mark(model: nn.Module) -> _Mark:
