@@ -262,23 +262,22 @@ def test_what_cannot_be_attacked_is_refused():
             square(Brightness(), x, y, threat=THREATS["linf"], **{knob: 0})
 
 
-@pytest.mark.parametrize("room", [1, 100])
-def test_the_same_path_in_patches(room, monkeypatch):
+@pytest.mark.parametrize("images", [24, 7])
+def test_the_same_path_in_patches(images, monkeypatch):
     """Windows are looked at alone where that is faster; what is found, and when, stays the same."""
     model = build_model("resnet18", classes=3, width=8, seed=1).eval()
-    x = torch.rand(24, 3, 32, 32, generator=generator("x"))
+    x = torch.rand(images, 3, 32, 32, generator=generator("x"))
     with torch.no_grad():
         head = next(module for module in model.modules() if isinstance(module, nn.Linear))
         head.bias -= model(x).mean(0)  # else all images are of one class, and far from the others
         y = model(x).argmax(1)
-    monkeypatch.setattr("generalist.attacks.survivors.CPU_ROOM", room)
     asked, call = [], Patches.__call__
     monkeypatch.setattr(Patches, "__call__", lambda self, *given: (asked.append(len(given[0])), call(self, *given))[1])
     found = []
     for worthwhile in ((1.0, 0.0), (math.inf, 0.0)):
         monkeypatch.setattr(patches, "WORTHWHILE", worthwhile)
         found.append(square(model, x, y, threat=Threat.parse("linf:1/50"), queries=150))
-    assert sum(asked) > 1000
+    assert sum(asked) > 100 * misclassified(model, found[0], y).logical_not().sum()
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
     broken = misclassified(model, found[0], y)
     assert broken.any()

@@ -27,7 +27,7 @@ class Residual(nn.Module):
         self.register_buffer("shift", torch.full((8, 1, 1), 0.3))
 
     def forward(self, x):
-        x = torch.tanh(self.pool(torch.sigmoid(self.stem(2 * x - 1))) - self.shift)
+        x = torch.tanh(self.pool(-torch.sigmoid(self.stem(2 * x - 1))) - self.shift)
         x = self.wide(x) + self.narrow(x)
         x = self.norm(self.smooth(self.thin(x).relu()))
         return self.head(x.mean((2, 3)))

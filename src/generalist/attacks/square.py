@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from generalist.attacks.criteria import margin
 from generalist.attacks.pace import paced
 from generalist.attacks.survivors import Survivors
-from generalist.attacks.view import View, attack_view, count_passes, filled, steady_forward
+from generalist.attacks.view import MIN_ROWS, View, attack_view, count_passes, filled, steady_forward
 from generalist.core.errors import UserError
 from generalist.core.rng import ImageStreams, Source, per_image
 from generalist.core.threat import TINY, Norm, Threat
@@ -110,12 +110,20 @@ class _Search:
         """All queries of the stretch, of every image."""
         self._next = torch.full_like(self.y, stretch.start)
         for query in paced(stretch):
-            if self._survivors.room == 1:
+            if self._room == 1:
                 self.ask_(*propose(self.x, self.best, self._block[:, query % BLOCK]))
                 self._next += 1
                 continue
             while (self._next <= query).any():
                 self._ask_ahead_(stretch, propose)
+
+    @property
+    def _room(self) -> int:
+        """How many queries of an image may be asked at once. Some will be for nothing.
+
+        Where patches pay, the model is large, and only the rows are free that a small batch is filled up with.
+        """
+        return self._survivors.room if self._patches is None else max(1, MIN_ROWS // max(1, len(self.x)))
 
     def ask_(self, candidates: Tensor, corners: Tensor | None = None) -> None:
         """One query an image: keep what raises the margin of the others; drop the images that are through."""
@@ -136,7 +144,7 @@ class _Search:
         So the path of an image is that of single queries. Each goes on from the query after the one it took.
         """
         behind = (self._next < stretch.stop).nonzero()[:, 0]
-        ahead = max(1, self._survivors.room * len(self.x) // len(behind))
+        ahead = max(1, self._room * len(self.x) // len(behind))
         rows = behind.repeat_interleave(ahead)
         query = self._next[rows] + torch.arange(ahead, device=rows.device).repeat(len(behind))
         rows, query = rows[query < stretch.stop], query[query < stretch.stop]

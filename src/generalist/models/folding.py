@@ -1,5 +1,7 @@
 """BatchNorm folded into the convolution before it, for the many passes of an attack through frozen weights.
 
+The weights being fixed for a while, convolutions of small maps take a shorter way (`winograd`).
+
 The fold is a *shadow*: a copy of the model's structure that shares its tensors, but for the folded convolutions. The
 shadow is always in eval mode and asks for no weight gradient; gradients for the input flow as they do in the model.
 """
@@ -14,9 +16,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, fx, nn
 
-from generalist.models.tracing import NORMS, Root, Tracer, watched
+from generalist.models.tracing import CONVS, NORMS, Root, Tracer, watched
+from generalist.models.winograd import WinogradConv2d
 
-_CONVS = (nn.Conv2d,)  # exact types, as in NORMS
 _PAIRS = "_folded_pairs"  # the attribute of a shadow that names its (convolution, BatchNorm) pairs
 
 _Mark = tuple[Any, ...]
@@ -105,7 +107,7 @@ def _pairs(root: nn.Module) -> list[tuple[str, str]]:
     # A weight that is read on its own is read unfolded, so its module has to stay.
     read = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
     module: Callable[[fx.Node], nn.Module] = lambda node: root.get_submodule(str(node.target))  # noqa: E731
-    uses = Counter(id(module(node)) for node in called if type(module(node)) in _CONVS + NORMS)
+    uses = Counter(id(module(node)) for node in called if type(module(node)) in CONVS + NORMS)
     if any(count > 1 for count in uses.values()):
         return []
     pairs = []
@@ -114,7 +116,7 @@ def _pairs(root: nn.Module) -> list[tuple[str, str]]:
         if not isinstance(source, fx.Node) or source.op != "call_module" or len(source.users) != 1:
             continue
         conv, norm = module(source), module(node)
-        if type(conv) not in _CONVS or type(norm) not in NORMS or {source.target, node.target} & read:
+        if type(conv) not in CONVS or type(norm) not in NORMS or {source.target, node.target} & read:
             continue
         if getattr(norm, "running_mean", None) is None or getattr(norm, "running_var", None) is None:
             continue  # without running statistics it normalises by the batch, in eval mode too
@@ -129,10 +131,13 @@ def _fuse(root: nn.Module, conv_name: str, norm_name: str) -> None:
     weight = conv.weight.detach()
     conv.weight = nn.Parameter(torch.empty_like(weight), requires_grad=False)
     conv.bias = nn.Parameter(weight.new_empty(conv.out_channels), requires_grad=False)
+    faster = WinogradConv2d(conv) if WinogradConv2d.suits(conv) else conv
     for parent in list(root.modules()):
         for name, child in list(parent._modules.items()):  # which, unlike named_children, has every alias
             if child is norm:
                 parent._modules[name] = nn.Identity().eval()
+            if child is conv:
+                parent._modules[name] = faster
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

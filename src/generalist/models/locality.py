@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from generalist.models.tracing import NORMS
+from generalist.models.tracing import CONVS, NORMS
 
 _MODULES = {nn.Identity, nn.Dropout, nn.Dropout2d, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU}
 _MODULES |= {nn.SiLU, nn.Mish, nn.Softplus, nn.Sigmoid, nn.Tanh, nn.Hardswish, nn.Hardsigmoid, nn.Hardtanh}
@@ -80,8 +80,8 @@ class Sliding:
 
 def sliding(node: fx.Node, traced: fx.GraphModule) -> Sliding | None:
     """The convolution or pooling that a node is, if it is one whose every pixel comes from a rectangle."""
-    m = module_of(node, traced) if len(node.args) == 1 else None
-    if type(m) is nn.Conv2d and m.padding_mode == "zeros" and not isinstance(m.padding, str):
+    m: Any = module_of(node, traced) if len(node.args) == 1 else None
+    if type(m) in CONVS and m.padding_mode == "zeros" and not isinstance(m.padding, str):
         convolve = lambda crop: F.conv2d(crop, m.weight, m.bias, m.stride, 0, m.dilation, m.groups)  # noqa: E731
         return Sliding(convolve, 0.0, m.kernel_size, m.stride, m.padding, m.dilation, m.weight.numel())
     if type(m) is nn.MaxPool2d and not m.ceil_mode and not m.return_indices:

@@ -77,9 +77,10 @@ class Patches:
 
     def take_(self, which: Tensor) -> None:
         """These images of the last call [k], no two of the same row, are the known ones of their rows from now on."""
+        first = self._from.index_select(0, which)
         for node, maps in self._maps.items():
             place = self._plan.places[node]
-            place.write_(maps, self._patches[node][which], self._from[which, place.number])
+            place.write_(maps, self._patches[node], which, first[:, place.number])
 
     def keep_(self, rows: Tensor) -> None:
         """Forget all but these known images."""
@@ -135,9 +136,11 @@ class _Crop:
         lines.index_copy_(0, _all_of(over, self._over_lines), _lines(patch))
         return crop.view(len(patch), self._height, self._width, -1).permute(0, 3, 1, 2)
 
-    def write_(self, maps: Tensor, patch: Tensor, first: Tensor) -> None:
+    def write_(self, maps: Tensor, patch: Tensor, which: Tensor, first: Tensor) -> None:
+        """These patches [k], from `first` [k] on."""
         lines = _in_lines(maps, self._width)
-        lines.index_copy_(0, _all_of(first, self._lines), _lines(patch))
+        taken = patch.permute(0, 2, 3, 1).index_select(0, which)
+        lines.index_copy_(0, _all_of(first, self._lines), taken.view(-1, lines.shape[1]))
 
 
 class _Plan:

@@ -6,8 +6,11 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 from generalist.models.shared_batchnorm import SharedBatchNorm
+from generalist.models.winograd import WinogradConv2d
 
-NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm, SharedBatchNorm)  # exact types: a subclass may compute something else
+# Exact types: a subclass may compute something else.
+CONVS = (nn.Conv2d, WinogradConv2d)
+NORMS = (nn.BatchNorm2d, nn.SyncBatchNorm, SharedBatchNorm)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -23,10 +26,10 @@ class Root(nn.Module):
 
 
 class Tracer(fx.Tracer):
-    """Sees every BatchNorm as one module, our own as well."""
+    """Sees every convolution and BatchNorm as one module, our own as well."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return type(m) in NORMS or super().is_leaf_module(m, module_qualified_name)
+        return type(m) in CONVS + NORMS or super().is_leaf_module(m, module_qualified_name)
 
 
 def watched(model: nn.Module) -> bool:
