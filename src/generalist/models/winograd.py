@@ -38,14 +38,15 @@ class WinogradConv2d(nn.Conv2d):
         return shape == ((3, 3), (1, 1), (1, 1), (1, 1), 1, "zeros") and channels >= FEWEST_CHANNELS
 
     def forward(self, x: Tensor) -> Tensor:
-        on_cpu = x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
-        if x.dim() != 4 or x.shape[2:] != (SIDE, SIDE) or x.dtype != torch.float32 or not on_cpu:
+        exact = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+        if not exact or x.dim() != 4 or x.shape[2:] != (SIDE, SIDE) or not len(x):
             return super().forward(x)
         if self._version != self.weight._version:
             self._transformed, self._version = transformed(self.weight.detach()), self.weight._version
         return convolve(x, self._transformed, self.bias)
 
 
+@torch.inference_mode(False)  # what is made inside inference mode could never carry a gradient
 def transformed(weight: Tensor) -> Tensor:
     """[O, I, 3, 3] → [36, I, O]"""
     both = _kron(FILTER, weight.dtype) / 24**2
@@ -63,8 +64,8 @@ def convolve(x: Tensor, transformed: Tensor, bias: Tensor | None) -> Tensor:
 
 
 @cache
+@torch.inference_mode(False)
 def _kron(rows: Matrix, dtype: torch.dtype) -> Tensor:
     """What does to both dimensions, one after the other, what the matrix does to one."""
-    with torch.inference_mode(False):
-        matrix = torch.tensor(rows, dtype=dtype)
-        return torch.kron(matrix, matrix)
+    matrix = torch.tensor(rows, dtype=dtype)
+    return torch.kron(matrix, matrix)

@@ -1,0 +1,105 @@
+"""The short way through a convolution of 4×4 maps leads to the same place."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from model_cases import disturb_, images, narrow
+from torch import nn
+
+from generalist.models import fold_batchnorm, folded, winograd
+from generalist.models.winograd import WinogradConv2d, convolve, transformed
+
+
+def convolution(inputs: int = 64, outputs: int = 96, **options: object) -> nn.Conv2d:
+    torch.manual_seed(0)
+    return nn.Conv2d(inputs, outputs, 3, padding=1, **options).requires_grad_(False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("images", "inputs", "outputs"), [(1, 1, 1), (3, 5, 2), (20, 16, 33)])
+def test_it_is_the_same_convolution(images, inputs, outputs, bias):
+    """In float64, where the two must agree to the last digits: so must their gradients."""
+    conv = convolution(inputs, outputs, bias=bias).double()
+    x = torch.randn(images, inputs, 4, 4, dtype=torch.float64, requires_grad=True)
+    short, plain = convolve(x, transformed(conv.weight), conv.bias), conv(x)
+    torch.testing.assert_close(short, plain, rtol=0, atol=1e-12)
+    ahead = torch.randn_like(plain)
+    torch.testing.assert_close(*(torch.autograd.grad((out * ahead).sum(), x)[0] for out in (short, plain)))
+
+
+@pytest.mark.parametrize("channels", [64, 512])
+def test_rounding_stays_small(channels):
+    conv, x = convolution(channels, channels), torch.randn(30, channels, 4, 4).relu()
+    exact = F.conv2d(x.double(), conv.weight.double(), conv.bias.double(), padding=1)
+    short = convolve(x, transformed(conv.weight), conv.bias)
+    assert (short - exact).abs().max() < 1e-5 * exact.abs().max()
+
+
+def test_an_image_gets_the_same_bits_in_any_company():
+    short, x = WinogradConv2d(convolution(128, 128)), torch.randn(100, 128, 4, 4)
+    found = short(x)
+    for count in (16, 17, 33, 64, 99):
+        assert torch.equal(short(x[:count]), found[:count])
+
+
+def test_other_maps_and_types_take_the_plain_way(monkeypatch):
+    conv = convolution()
+    short = WinogradConv2d(conv)
+    taken = []
+    monkeypatch.setattr(winograd, "convolve", lambda *given: taken.append(1) or convolve(*given))
+    for shape in ((2, 64, 8, 8), (2, 64, 4, 5), (64, 4, 4), (0, 64, 4, 4)):
+        x = torch.randn(shape)
+        assert torch.equal(short(x), conv(x))
+    x = torch.randn(2, 64, 4, 4).double()
+    assert torch.equal(short.double()(x), conv.double()(x))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert short.float()(torch.randn(2, 64, 4, 4)).dtype == torch.bfloat16
+    assert not taken
+    short(torch.randn(2, 64, 4, 4))
+    assert taken
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        nn.Conv2d(64, 64, 3),
+        nn.Conv2d(64, 64, 1, padding=1),
+        nn.Conv2d(64, 64, 3, 2, 1),
+        nn.Conv2d(64, 32, 3, 1, 1),
+        nn.Conv2d(64, 64, 3, 1, 1, groups=2),
+        nn.Conv2d(64, 64, 3, padding="same"),
+        nn.Conv2d(64, 64, 3, 1, 1, padding_mode="reflect"),
+    ],
+)
+def test_only_what_it_is_made_for(other):
+    assert WinogradConv2d.suits(convolution())
+    assert not WinogradConv2d.suits(other)
+
+
+def test_a_shadow_takes_it_and_follows_its_model():
+    model = narrow("resnet18", width=8).eval()
+    disturb_(model)
+    shadow = folded(model)
+    assert any(isinstance(module, WinogradConv2d) for module in shadow.modules())
+    for _ in range(2):
+        x = images(16).requires_grad_()
+        found, expected = ((out := net(x), torch.autograd.grad(out.sum(), x)[0]) for net in (shadow, model))
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5 * theirs.abs().max().item())
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.1)
+        assert folded(model) is shadow
+
+
+def test_first_in_inference_mode_then_with_a_gradient():
+    winograd._kron.cache_clear()
+    short, x = WinogradConv2d(convolution()), torch.randn(2, 64, 4, 4)
+    with torch.inference_mode():
+        short(x)
+    (gradient,) = torch.autograd.grad(short(x.requires_grad_()).sum(), x)
+    assert gradient.abs().max() > 0
+
+
+def test_a_model_without_batchnorm_after_its_convolution_has_no_shadow():
+    assert fold_batchnorm(nn.Sequential(convolution(), nn.ReLU())) is None
