@@ -1,4 +1,4 @@
-"""The short way through a convolution of 4×4 maps leads to the same place."""
+"""The short way through a convolution of small maps leads to the same place."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from model_cases import disturb_, images, narrow
 from torch import nn
 
 from generalist.models import fold_batchnorm, folded, winograd
-from generalist.models.winograd import WinogradConv2d, convolve, transformed
+from generalist.models.winograd import FEWEST_CHANNELS, WinogradConv2d, convolve, transformed
 
 
 def convolution(inputs: int = 64, outputs: int = 96, **options: object) -> nn.Conv2d:
@@ -16,27 +16,30 @@ def convolution(inputs: int = 64, outputs: int = 96, **options: object) -> nn.Co
 
 
 @pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("side", FEWEST_CHANNELS)
 @pytest.mark.parametrize(("images", "inputs", "outputs"), [(1, 1, 1), (3, 5, 2), (20, 16, 33)])
-def test_it_is_the_same_convolution(images, inputs, outputs, bias):
+def test_it_is_the_same_convolution(images, inputs, outputs, side, bias):
     """In float64, where the two must agree to the last digits: so must their gradients."""
     conv = convolution(inputs, outputs, bias=bias).double()
-    x = torch.randn(images, inputs, 4, 4, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(images, inputs, side, side, dtype=torch.float64, requires_grad=True)
     short, plain = convolve(x, transformed(conv.weight), conv.bias), conv(x)
     torch.testing.assert_close(short, plain, rtol=0, atol=1e-12)
     ahead = torch.randn_like(plain)
     torch.testing.assert_close(*(torch.autograd.grad((out * ahead).sum(), x)[0] for out in (short, plain)))
 
 
+@pytest.mark.parametrize("side", FEWEST_CHANNELS)
 @pytest.mark.parametrize("channels", [64, 512])
-def test_rounding_stays_small(channels):
-    conv, x = convolution(channels, channels), torch.randn(30, channels, 4, 4).relu()
+def test_rounding_stays_small(channels, side):
+    conv, x = convolution(channels, channels), torch.randn(30, channels, side, side).relu()
     exact = F.conv2d(x.double(), conv.weight.double(), conv.bias.double(), padding=1)
     short = convolve(x, transformed(conv.weight), conv.bias)
     assert (short - exact).abs().max() < 1e-5 * exact.abs().max()
 
 
-def test_an_image_gets_the_same_bits_in_any_company():
-    short, x = WinogradConv2d(convolution(128, 128)), torch.randn(100, 128, 4, 4)
+@pytest.mark.parametrize(("side", "channels"), [(4, 64), (4, 128), (8, 256)])
+def test_an_image_gets_the_same_bits_in_any_company(side, channels):
+    short, x = WinogradConv2d(convolution(channels, channels)), torch.randn(100, channels, side, side)
     found = short(x)
     for count in (16, 17, 33, 64, 99):
         assert torch.equal(short(x[:count]), found[:count])
@@ -47,7 +50,7 @@ def test_other_maps_and_types_take_the_plain_way(monkeypatch):
     short = WinogradConv2d(conv)
     taken = []
     monkeypatch.setattr(winograd, "convolve", lambda *given: taken.append(1) or convolve(*given))
-    for shape in ((2, 64, 8, 8), (2, 64, 4, 5), (64, 4, 4), (0, 64, 4, 4)):
+    for shape in ((2, 64, 16, 16), (2, 64, 8, 8), (2, 64, 4, 8), (2, 64, 5, 5), (64, 4, 4), (0, 64, 4, 4)):
         x = torch.randn(shape)
         assert torch.equal(short(x), conv(x))
     x = torch.randn(2, 64, 4, 4).double()
@@ -93,7 +96,7 @@ def test_a_shadow_takes_it_and_follows_its_model():
 
 
 def test_first_in_inference_mode_then_with_a_gradient():
-    winograd._kron.cache_clear()
+    winograd._transforms.cache_clear()
     short, x = WinogradConv2d(convolution()), torch.randn(2, 64, 4, 4)
     with torch.inference_mode():
         short(x)
