@@ -18,7 +18,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
-from itertools import cycle
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -73,17 +72,15 @@ def taking_turns(runs: dict[str, Callable[[], torch.Tensor]]) -> dict[str, tuple
         processes[name] = fork.Process(target=work, args=(run, other), daemon=True)
         processes[name].start()
         other.close()
-    for name in cycle(runs):
-        if name not in found:
+    while waiting := [name for name in runs if name not in found]:
+        for name in waiting:
             os.kill(processes[name].pid or 0, signal.SIGCONT)
-            if ends[name].poll(TURN if len(found) < len(runs) - 1 else None):
+            if ends[name].poll(TURN):
                 seconds, result = ends[name].recv()
                 found[name] = seconds, torch.from_numpy(result)
             else:
                 os.kill(processes[name].pid or 0, signal.SIGSTOP)
-        if len(found) == len(runs):
-            return found
-    raise AssertionError
+    return found
 
 
 def compare(title: str, model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, threat: generalist.Threat) -> None:

@@ -33,7 +33,7 @@ def _side_by_side(weight: Tensor, room: Tensor, work: Tensor, norm: Norm) -> Ten
     The work done is a concave function of the level, made of straight pieces: Newton's method climbs it from zero,
     stays below the answer, and is there as soon as the box stops no further coordinate.
     """
-    rate, pace = (weight.sign(), weight) if norm == "linf" else (weight, weight.square())
+    rate, pace = (1, weight) if norm == "linf" else (weight, weight.square())
     level, before = torch.zeros_like(work), torch.full_like(work, torch.inf)
     while True:
         move = torch.minimum(level.to(weight) * rate, room)

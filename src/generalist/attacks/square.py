@@ -23,7 +23,7 @@ from generalist.core.errors import UserError
 from generalist.core.rng import ImageStreams, Source, per_image
 from generalist.core.threat import TINY, Norm, Threat
 from generalist.core.types import Count, Unit
-from generalist.models import Patchable, Patches
+from generalist.models import Patchable, Patches, float32_on_cpu
 
 SCHEDULE = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # the windows' area halves after these, of 10 000 queries
 DECAY = {"l2": 2, "l1": 4}  # how steeply a bump falls off from its middle
@@ -63,15 +63,17 @@ def square(
     with attack_view(model) as view, torch.no_grad():
         keep = survivors.drop(x, torch.ones_like(y, dtype=torch.bool))
         streams = streams if keep is None else streams[keep]
+        # In ℓ2 and ℓ1 a proposal changes all pixels a little.
+        patchable = Patchable.of(view.model, x) if threat.norm == "linf" and float32_on_cpu(x) else None
         for _ in paced(range(restarts)):
-            search = _Search(view, survivors, x, y, streams)
+            search = _Search(view, patchable, survivors, x, y, streams)
             search.ask_(_start(search.x, search.streams, threat, height, width))
             propose = _repaint if threat.norm == "linf" else _exchange
             for stretch, side in paced(_stretches(queries, p_init, height, width, threat.norm)):
                 if not len(survivors):
                     break
                 search.draw_(stretch)
-                search.look_closely_(side if threat.norm == "linf" else None)
+                search.look_closely_(side)
                 window = _Window(side, height, width, threat.norm, x)
                 search.go_(stretch, partial(propose, window=window, threat=threat))
             streams = search.streams
@@ -81,27 +83,33 @@ def square(
 class _Search:
     """The best point so far of every image that is left, and its random numbers."""
 
-    def __init__(self, view: View, survivors: Survivors, x: Tensor, y: Tensor, streams: ImageStreams) -> None:
+    def __init__(
+        self,
+        view: View,
+        patchable: Patchable | None,
+        survivors: Survivors,
+        x: Tensor,
+        y: Tensor,
+        streams: ImageStreams,
+    ) -> None:
         self._view, self._survivors, self._shape = view, survivors, x.shape[1:]
         self.x, self.y = x[survivors.rows].flatten(2), y[survivors.rows]
         self.best, self.margin = self.x, torch.full_like(self.y, -math.inf, dtype=x.dtype)
         self.streams, self._block, self._next = streams, self.x, self.y
-        self._patchable = Patchable.of(view.model, x) if _exact_on_a_cpu(x) else None
+        self._patchable, self._side = patchable, 0
         self._patches: Patches | None = None
-        self._side: int | None = None
 
     def draw_(self, stretch: range) -> None:
         """The uniform numbers of the proposals of a block of queries, [B, BLOCK, PLACES + TURN + C]."""
         if stretch.start % BLOCK == 0:
             self._block = self.streams.uniform(BLOCK, PLACES + TURN + self._shape[0]).to(self.x)
 
-    def look_closely_(self, side: int | None) -> None:
-        """From now on proposals differ from the best points in windows of this side; None: they may do anywhere."""
-        if side == self._side:
+    def look_closely_(self, side: int) -> None:
+        """From now on proposals differ from the best points in windows of this side."""
+        if self._patchable is None or side == self._side:
             return
-        self._side, self._patches = side, None
-        if self._patchable is not None and side is not None:
-            self._patches = self._patchable.around(filled(self.best.view(-1, *self._shape)), side)
+        self._side, known = side, filled(self.best.view(-1, *self._shape))
+        self._patches = self._patchable.around(known, side)
         if self._patches is not None:
             self._patches.keep_(torch.arange(len(self.best)))
             count_passes(len(self.best))
@@ -183,11 +191,6 @@ class _Search:
                 setattr(self, name, getattr(self, name)[keep])
             if self._patches is not None:
                 self._patches.keep_(keep)
-
-
-def _exact_on_a_cpu(x: Tensor) -> bool:
-    """Where patches were measured to be faster, and give the bits of a whole pass."""
-    return x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
 
 def _stretches(queries: int, p_init: float, height: int, width: int, norm: Norm) -> list[tuple[range, int]]:

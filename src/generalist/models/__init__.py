@@ -5,6 +5,7 @@ spec            ModelSpec, Classifier
 loading         save_model, load_model, load_weights, read_extra
 folding         fold_batchnorm, refresh_, folded
 patches         Patchable, Patches: passes through images of which only a window has changed
+winograd        WinogradConv2d, float32_on_cpu
 normalize       Normalize
 shared_batchnorm SharedBatchNorm, share_batchnorm_
 registry        MODELS: small_cnn, resnet18/34/50, wide_resnet50_2, preact_resnet18
@@ -22,6 +23,7 @@ from generalist.models.patches import Patchable, Patches
 from generalist.models.registry import MODELS
 from generalist.models.shared_batchnorm import SharedBatchNorm, share_batchnorm_
 from generalist.models.spec import Classifier, ModelSpec
+from generalist.models.winograd import float32_on_cpu
 
 __all__ = [
     "MODELS",
@@ -33,6 +35,7 @@ __all__ = [
     "SharedBatchNorm",
     "build_from_spec",
     "build_model",
+    "float32_on_cpu",
     "fold_batchnorm",
     "folded",
     "load_model",

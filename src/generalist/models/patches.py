@@ -47,16 +47,16 @@ class Patchable:
     def around(self, x: Tensor, side: int) -> "Patches | None":
         """Ready for windows of this side in these images; None where that would hardly be faster."""
         plan = _Plan(self._traced, self._shapes, side)
-        return Patches(plan, self._traced, x) if plan.saved >= max(WORTHWHILE[0], WORTHWHILE[1] * plan.all) else None
+        return Patches(plan, x) if plan.saved >= max(WORTHWHILE[0], WORTHWHILE[1] * plan.all) else None
 
 
 class Patches:
     """Known images, and the maps that a model made of them."""
 
-    def __init__(self, plan: "_Plan", traced: fx.GraphModule, x: Tensor) -> None:
+    def __init__(self, plan: "_Plan", x: Tensor) -> None:
         self._plan = plan
         self._maps: dict[fx.Node, Tensor] = {}  # [B, H, W, C], with a margin all around
-        _Notes(traced, self._remember_).run(x)
+        _Notes(plan.traced, self._remember_).run(x)
         self._patches: dict[fx.Node, Tensor] = {}
         self._from = torch.arange(0)
 
@@ -157,10 +157,8 @@ class _Plan:
         self.steps: list[tuple[fx.Node, Callable[[Read], Tensor]]] = []
         self.places: dict[fx.Node, _Crop] = {}
         self._crops: list[_Crop] = []
-        self.saved, self.all = (
-            0.0,
-            sum(found.multiplications * shapes[node][2:].numel() for node, found in slidings.items()),
-        )
+        self.saved = 0
+        self.all = sum(found.multiplications * shapes[node][2:].numel() for node, found in slidings.items())
         for node in traced.graph.nodes:
             step = self._slide(node, slidings[node]) if node in slidings else self._point(node)
             if step is not None:
@@ -197,7 +195,7 @@ class _Plan:
         reach = tuple(sliding.reach(span, axis, sizes[axis]) for axis, span in enumerate(spans))
         if not self._accept_(node, reach):
             return None
-        self.saved += sliding.multiplications * (sizes.numel() - reach[0].side * reach[1].side)
+        self.saved += sliding.multiplications * (sizes.numel() - _area(reach))
         crop = self._crop(source, tuple(sliding.reads(reach[axis], axis, spans[axis]) for axis in (0, 1)))
         slack = tuple(sliding.slack(axis, span.size) for axis, span in enumerate(spans))
         return lambda read: sliding(read(crop), slack)

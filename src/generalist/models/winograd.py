@@ -7,7 +7,6 @@ a plain sum: below 1e-5 of the largest value.
 """
 
 import math
-from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -35,21 +34,27 @@ class WinogradConv2d(nn.Conv2d):
     @staticmethod
     def suits(conv: nn.Conv2d) -> bool:
         shape = (conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode)
-        return shape == ((3, 3), (1, 1), (1, 1), (1, 1), 1, "zeros") and any(map(_pays(conv), FEWEST_CHANNELS))
+        return shape == ((3, 3), (1, 1), (1, 1), (1, 1), 1, "zeros") and any(
+            _pays(conv, side) for side in FEWEST_CHANNELS
+        )
 
     def forward(self, x: Tensor) -> Tensor:
-        exact = x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
-        if not exact or x.dim() != 4 or x.shape[2] != x.shape[3] or not len(x) or not _pays(self)(x.shape[2]):
+        square = x.dim() == 4 and x.shape[2] == x.shape[3] and len(x) > 0
+        if not square or not float32_on_cpu(x) or not _pays(self, x.shape[2]):
             return super().forward(x)
         if self._version != self.weight._version:
             self._transformed, self._version = transformed(self.weight.detach()), self.weight._version
         return convolve(x, self._transformed, self.bias)
 
 
-def _pays(conv: nn.Conv2d) -> Callable[[int], bool]:
-    """Whether the short way is one, for maps of a side."""
-    channels = min(conv.in_channels, conv.out_channels)
-    return lambda side: channels >= FEWEST_CHANNELS.get(side, math.inf)
+def float32_on_cpu(x: Tensor) -> bool:
+    """Where shorter ways than the plain pass were measured to be shorter."""
+    return x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+
+
+def _pays(conv: nn.Conv2d, side: int) -> bool:
+    """Whether the short way is one, for maps of this side."""
+    return min(conv.in_channels, conv.out_channels) >= FEWEST_CHANNELS.get(side, math.inf)
 
 
 @torch.inference_mode(False)  # what is made inside inference mode could never carry a gradient
