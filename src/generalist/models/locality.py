@@ -11,8 +11,9 @@ from torch import Tensor, fx, nn
 
 from generalist.models.tracing import CONVS, NORMS
 
-_MODULES = {nn.Identity, nn.Dropout, nn.Dropout2d, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU}
+_MODULES = {nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU}
 _MODULES |= {nn.SiLU, nn.Mish, nn.Softplus, nn.Sigmoid, nn.Tanh, nn.Hardswish, nn.Hardsigmoid, nn.Hardtanh}
+_IDENTITIES = {nn.Identity, nn.Dropout, nn.Dropout2d}  # in eval mode
 _IN_PLACE = {operator.iadd, operator.isub, operator.imul, operator.itruediv}
 _FUNCTIONS = {operator.add, operator.sub, operator.mul, operator.truediv, operator.neg} | _IN_PLACE
 _FUNCTIONS |= {torch.add, torch.sub, torch.mul, torch.div, torch.neg, torch.relu, torch.sigmoid, torch.tanh}
@@ -78,6 +79,16 @@ class Sliding:
         return self.apply(crop[:, :, down : crop.shape[2] - down, across : crop.shape[3] - across])
 
 
+def without_identities(traced: fx.GraphModule) -> fx.GraphModule:
+    """The same, less what only hands on its input: a value has one name then."""
+    for node in list(traced.graph.nodes):
+        if type(module_of(node, traced)) in _IDENTITIES and len(node.args) == 1:
+            node.replace_all_uses_with(node.args[0])
+            traced.graph.erase_node(node)
+    traced.recompile()
+    return traced
+
+
 def sliding(node: fx.Node, traced: fx.GraphModule) -> Sliding | None:
     """The convolution or pooling that a node is, if it is one whose every pixel comes from a rectangle."""
     m: Any = module_of(node, traced) if len(node.args) == 1 else None
@@ -109,19 +120,13 @@ def pointwise(node: fx.Node, traced: fx.GraphModule) -> Callable[..., Tensor] | 
 
 def overwrites(traced: fx.GraphModule) -> bool:
     """Whether anything is changed in place that others read as well: patches are not made in the model's order."""
-    return any(_in_place(node, traced) and _shared(node.all_input_nodes[0], traced) for node in traced.graph.nodes)
+    return any(_in_place(node, traced) and len(node.all_input_nodes[0].users) > 1 for node in traced.graph.nodes)
 
 
 def _in_place(node: fx.Node, traced: fx.GraphModule) -> bool:
     by_name = node.op == "call_method" and str(node.target).endswith("_")
     asked_to = node.kwargs.get("inplace", False) or getattr(module_of(node, traced), "inplace", False)
     return node.target in _IN_PLACE or by_name or bool(asked_to)
-
-
-def _shared(node: fx.Node, traced: fx.GraphModule) -> bool:
-    """Whether a value, or the one it is another name of, has several readers."""
-    alias = type(module_of(node, traced)) in (nn.Identity, nn.Dropout, nn.Dropout2d)
-    return len(node.users) > 1 or (alias and _shared(node.all_input_nodes[0], traced))
 
 
 def fill_around(node: fx.Node, traced: fx.GraphModule) -> float:

@@ -12,7 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from generalist.models.locality import Sliding, Span, attribute, fill_around, overwrites, pointwise, sliding
+from generalist.models.locality import (
+    Sliding,
+    Span,
+    attribute,
+    fill_around,
+    overwrites,
+    pointwise,
+    sliding,
+    without_identities,
+)
 from generalist.models.tracing import Root, Tracer, watched
 
 MOST_OF_A_MAP = 0.7  # the share of a map from which on the whole of it is as fast
@@ -25,7 +34,7 @@ class Patchable:
 
     def __init__(self, model: nn.Module, x: Tensor) -> None:
         root = Root(model).eval()
-        self._traced = fx.GraphModule(root, Tracer().trace(root))
+        self._traced = without_identities(fx.GraphModule(root, Tracer().trace(root)))
         self._shapes: dict[fx.Node, torch.Size] = {}
         logits = _Notes(self._traced, lambda node, value: self._shapes.update({node: value.shape})).run(x)
         expected = model(x)
@@ -64,12 +73,15 @@ class Patches:
         """Logits of images [n, C, H, W] that differ from the known ones, rows [n], in windows at corners [n, 2]."""
         self._from, over = self._plan.find(rows, corners)
         self._patches = patches = {self._plan.input: self._plan.window(images, corners)}
+        cuts: dict[int, Tensor] = {}
 
         def read(crop: _Crop) -> Tensor:
-            patch = patches[crop.source]
+            patch, number = patches[crop.source], crop.number
             if crop.is_reach:
                 return patch
-            return crop.cut(self._maps[crop.source], patch, self._from[:, crop.number], over[:, crop.number])
+            if number not in cuts:
+                cuts[number] = crop.cut(self._maps[crop.source], patch, self._from[:, number], over[:, number])
+            return cuts[number] if crop.readers > 1 else cuts.pop(number)
 
         for node, step in self._plan.steps:
             patches[node] = step(read)
@@ -118,8 +130,8 @@ class _Crop:
     """
 
     def __init__(self, number: int, source: fx.Node, reach: _Reach, part: _Reach, margin: int) -> None:
-        self.number, self.source = number, source
-        self.is_reach = all(a.same(b) for a, b in zip(reach, part, strict=True))
+        self.number, self.source, self.part, self.readers = number, source, part, 0
+        self.is_reach = _same(reach, part)
         (rows, columns), (down, across) = part, reach
         self._height, self._width, self._patch_width = rows.side, columns.side, across.side
         width = columns.size + 2 * margin
@@ -234,11 +246,15 @@ class _Plan:
     def _crop(self, source: fx.Node, part: _Reach) -> _Crop:
         """What a step reads; the maps of its source are kept if the patch alone is not enough."""
         crop = self._number(source, part)
+        crop.readers += 1
         if not crop.is_reach and source not in self.places:
             self.places[source] = self._number(source, self._reach[source])
         return crop
 
     def _number(self, source: fx.Node, part: _Reach) -> _Crop:
+        for known in self._crops:
+            if known.source is source and _same(known.part, part):
+                return known
         self._crops.append(_Crop(len(self._crops), source, self._reach[source], part, self.margin))
         return self._crops[-1]
 
@@ -255,6 +271,10 @@ class _Plan:
             if node not in self._reach:
                 copies[node] = tail.node_copy(node, copies.__getitem__)
         self.tail = fx.GraphModule(self.traced, tail)
+
+
+def _same(one: _Reach, other: _Reach) -> bool:
+    return all(a.same(b) for a, b in zip(one, other, strict=True))
 
 
 def _area(reach: _Reach) -> int:
