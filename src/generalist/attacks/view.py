@@ -15,6 +15,9 @@ from generalist.models import folded
 HALF_LOSS_SCALE = 2.0**10
 # below this many rows the CPU's matrix kernels sum in another order; an image's verdict must not depend on its company
 MIN_ROWS = 16
+# glibc hands free memory back after every pass, to be taken anew page by page in the next, up to a tenth of the time;
+# not so once it has seen a block come and go that was large, but below 32 MiB: then it keeps twice as much
+LARGE_BLOCK = 31 * 2**20
 
 
 @dataclass
@@ -95,6 +98,7 @@ def frozen(model: nn.Module) -> Iterator[nn.Module]:
 @contextmanager
 def attack_view(model: nn.Module) -> Iterator[View]:
     """The folded shadow of the model or, where folding is not possible, the model itself, frozen."""
+    torch.empty(LARGE_BLOCK, dtype=torch.uint8)
     shadow = folded(model)
     if shadow is not model:
         yield View(shadow)
