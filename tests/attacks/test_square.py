@@ -10,8 +10,9 @@ from oracles import natural_digits, robust_accuracy, robust_digits
 from torch import nn
 
 from generalist import Threat
-from generalist.attacks.square import SCHEDULE, _bump, _side, _start, _Window, square
+from generalist.attacks.square import SCHEDULE, _side, square
 from generalist.attacks.view import counted_passes, misclassified
+from generalist.attacks.windows import Window, _bump, first_points
 from generalist.core.errors import UserError
 from generalist.core.rng import ImageStreams, generator
 from generalist.models import Patches, build_model, patches
@@ -75,7 +76,7 @@ def test_a_bump_is_a_hill_and_a_hollow_of_unit_norm(norm):
 
 
 def test_windows_lie_anywhere_and_hold_the_right_pixels():
-    window = _Window(2, 3, 5, "linf", torch.zeros(1))
+    window = Window(2, 3, 5, "linf", torch.zeros(1))
     draws = torch.cartesian_prod(torch.linspace(0, 0.999, 20), torch.linspace(0, 0.999, 40))
     cells = window.at(window.corners(draws), 1)[:, 0]
     assert set(cells[:, 0].tolist()) == {0, 1, 2, 3, 5, 6, 7, 8}
@@ -87,7 +88,7 @@ def test_windows_lie_anywhere_and_hold_the_right_pixels():
 def test_the_start_spends_the_whole_radius(norm, height, width):
     threat = Threat(norm, Fraction(1, 100))
     x = torch.full((4, 3, height * width), 0.5, dtype=torch.float64)
-    start = _start(x, ImageStreams(0, ids=torch.arange(4)), threat, height, width)
+    start = first_points(x, ImageStreams(0, ids=torch.arange(4)), threat, height, width)
     torch.testing.assert_close(threat.size(start - x), torch.full((4,), 0.01, dtype=torch.float64))
     if norm == "linf":
         stripes = (start - x).view(4, 3, height, width)
