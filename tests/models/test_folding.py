@@ -301,6 +301,18 @@ def test_a_batchnorm_registered_twice_is_gone_from_both_places():
     assert close(folded(model)(images()), evaluated(model, images()))
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_convolution_registered_twice_is_folded_and_the_models_own_left_alone(bias):
+    model = Net(bias=bias)
+    model.alias = nn.ModuleList([model.conv])
+    disturb_(model)
+    before = deepcopy(model.state_dict())
+    for _ in range(3):
+        assert norms(folded(model)) == 0
+        assert close(folded(model)(images()), evaluated(model, images()))
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_folds_in_single(dtype):
     model = disturbed("small_cnn").to(dtype)

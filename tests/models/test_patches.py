@@ -1,7 +1,10 @@
 """A pass in patches gives what a whole pass gives. In float64, where the least change of a pixel shows."""
 
+import operator
+
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from model_cases import disturb_, images, narrow
@@ -45,15 +48,28 @@ class Noisy(nn.Module):
 
 
 class Overwriting(nn.Module):
-    """The sum reads what the ReLU has changed by then."""
+    """What comes after the first convolution is changed in place, one way or another; the second reads it then."""
 
-    def __init__(self):
+    def __init__(self, way):
         super().__init__()
         self.conv, self.same, self.relu = nn.Conv2d(3, 5, 3), nn.Identity(), nn.ReLU(inplace=True)
+        self.after, self._way = nn.Conv2d(5, 5, 3, padding=1), way
 
     def forward(self, x):
         x = self.conv(x)
-        return (self.relu(self.same(x)) + x).mean((2, 3))
+        y = self._way(self, x)
+        return (self.after(x) + y).mean((2, 3))
+
+
+WAYS = {
+    "a module under another name": lambda net, x: net.relu(net.same(x)),
+    "a name given by keyword": lambda net, x: net.relu(net.same(input=x)),
+    "a method": lambda net, x: x.relu_(),
+    "a function": lambda net, x: torch.relu_(x),
+    "an operator": lambda net, x: operator.imul(x, 2),
+    "a function under another name": lambda net, x: net.relu(F.dropout(x, 0.5, False)),
+    "a view": lambda net, x: x.view(x.shape).relu_(),
+}
 
 
 MODELS = {
@@ -191,7 +207,6 @@ def test_only_where_it_saves_enough():
 def test_models_that_would_not_be_the_same_are_refused():
     x = images(16)
     assert Patchable.of(Noisy().eval(), x) is None
-    assert Patchable.of(Overwriting().eval(), x) is None
     training = Residual()
     assert Patchable.of(training, x) is None
     assert Patchable.of(training.eval(), x) is not None
@@ -205,3 +220,17 @@ def test_a_model_that_cannot_be_traced_is_refused():
             return x.mean((2, 3)) if x.sum() > 0 else -x.mean((2, 3))
 
     assert Patchable.of(Moody().eval(), images(16)) is None
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("way", WAYS)
+@torch.no_grad()
+def test_what_is_changed_in_place_is_never_read_as_it_was(way):
+    torch.manual_seed(0)
+    model, known = Overwriting(WAYS[way]).eval(), images(20)
+    able = Patchable.of(model, known)
+    around = able and able.around(known, 3)
+    if around is not None:
+        corners = corners_of(32, 32, 3, 20)
+        asked = changed(known, corners, 3)
+        torch.testing.assert_close(around(asked, torch.arange(20), corners), model(asked))

@@ -1,11 +1,14 @@
 """The short way through a convolution of small maps leads to the same place."""
 
+from copy import deepcopy
+
 import pytest
 import torch
 import torch.nn.functional as F
 from model_cases import disturb_, images, narrow
 from torch import nn
 
+from generalist.attacks import attack_view
 from generalist.models import fold_batchnorm, folded, winograd
 from generalist.models.winograd import FEWEST_CHANNELS, WinogradConv2d, convolve, transformed
 
@@ -37,7 +40,7 @@ def test_it_is_the_same_convolution(images, inputs, outputs, side, bias, monkeyp
 def test_rounding_stays_small(channels, side):
     conv, x = convolution(channels, channels), torch.randn(30, channels, side, side).relu()
     exact = F.conv2d(x.double(), conv.weight.double(), conv.bias.double(), padding=1)
-    short = convolve(x, transformed(conv.weight, side), conv.bias)
+    short = convolve(x, transformed(conv.weight), conv.bias)
     assert (short - exact).abs().max() < 1e-5 * exact.abs().max()
 
 
@@ -116,3 +119,35 @@ def test_first_in_inference_mode_then_with_a_gradient():
 
 def test_a_model_without_batchnorm_after_its_convolution_has_no_shadow():
     assert fold_batchnorm(nn.Sequential(convolution(), nn.ReLU())) is None
+
+
+def test_a_gradient_asked_for_inside_autocast():
+    short, x = WinogradConv2d(convolution()), torch.randn(2, 64, 4, 4, requires_grad=True)
+    out = short(x).sum()
+    (expected,) = torch.autograd.grad(out, x, retain_graph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(torch.autograd.grad(out, x)[0], expected)
+
+
+@pytest.mark.parametrize("change", ["written to", "its data replaced", "replaced", "copied, then written to"])
+def test_weights_that_change_are_noticed(change):
+    short, x = WinogradConv2d(convolution()), torch.randn(16, 64, 4, 4)
+    short(x)
+    if change.startswith("copied"):
+        short = deepcopy(short)
+    if change.endswith("written to"):
+        short.weight.mul_(2)
+    elif change == "its data replaced":
+        short.weight.data = 2 * short.weight
+    else:
+        short.weight = nn.Parameter(2 * short.weight, requires_grad=False)
+    torch.testing.assert_close(short(x), nn.Conv2d.forward(short, x), rtol=0, atol=1e-4)
+
+
+def test_nothing_large_is_left_behind_by_an_attack():
+    model = narrow("resnet18", width=8)
+    with attack_view(model) as view:
+        view(images(16))
+        inside = [module for module in view.modules() if isinstance(module, WinogradConv2d)]
+        assert any(module._transformed for module in inside)
+    assert not any(module._transformed for module in inside)

@@ -110,7 +110,7 @@ class _Search:
         self._patches = self._patchable.around(known, side)
         if self._patches is not None:
             self._patches.keep_(torch.arange(len(self.best)))
-            count_passes(len(self.best))
+            count_passes(3 * len(self.best))  # the maps, and a test of two
 
     def go_(self, stretch: range, propose: Propose) -> None:
         """All queries of the stretch, of every image."""

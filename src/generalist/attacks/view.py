@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from generalist.core.types import Criterion
-from generalist.models import folded
+from generalist.models import folded, forget_transforms
 
 # half precision loses small gradients; the direction of a step does not depend on the scale of the loss
 HALF_LOSS_SCALE = 2.0**10
@@ -98,10 +98,13 @@ def frozen(model: nn.Module) -> Iterator[nn.Module]:
 @contextmanager
 def attack_view(model: nn.Module) -> Iterator[View]:
     """The folded shadow of the model or, where folding is not possible, the model itself, frozen."""
-    torch.empty(LARGE_BLOCK, dtype=torch.uint8)
+    torch.empty(LARGE_BLOCK, dtype=torch.uint8, device="cpu")
     shadow = folded(model)
     if shadow is not model:
-        yield View(shadow)
+        try:
+            yield View(shadow)
+        finally:
+            forget_transforms(shadow)
     else:
         with frozen(model):
             yield View(model)

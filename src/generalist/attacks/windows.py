@@ -19,7 +19,7 @@ class Window:
     """A square of pixels that can lie anywhere in the image, and the bump it may hold."""
 
     def __init__(self, side: int, height: int, width: int, norm: Norm, like: Tensor) -> None:
-        self.side, self._width = side, width
+        self._width = width
         steps = torch.arange(side, device=like.device)
         self._cells = (steps[:, None] * width + steps).flatten()
         self._places = torch.tensor([height - side + 1, width - side + 1], device=like.device)

@@ -3,7 +3,7 @@
 building        build_model, build_from_spec
 spec            ModelSpec, Classifier
 loading         save_model, load_model, load_weights, read_extra
-folding         fold_batchnorm, refresh_, folded
+folding         fold_batchnorm, refresh_, folded, forget_transforms
 patches         Patchable, Patches: passes through images of which only a window has changed
 winograd        WinogradConv2d, float32_on_cpu
 normalize       Normalize
@@ -16,7 +16,7 @@ foreign         the patterns timm/<name> and module:callable
 # The architectures are imported for their entries in MODELS.
 from generalist.models import preact_resnet, resnet, small_cnn, wide_resnet  # noqa: F401
 from generalist.models.building import build_from_spec, build_model
-from generalist.models.folding import fold_batchnorm, folded, refresh_
+from generalist.models.folding import fold_batchnorm, folded, forget_transforms, refresh_
 from generalist.models.loading import load_model, load_weights, read_extra, save_model
 from generalist.models.normalize import Normalize
 from generalist.models.patches import Patchable, Patches
@@ -38,6 +38,7 @@ __all__ = [
     "float32_on_cpu",
     "fold_batchnorm",
     "folded",
+    "forget_transforms",
     "load_model",
     "load_weights",
     "read_extra",

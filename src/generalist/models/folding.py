@@ -69,13 +69,20 @@ def fold_batchnorm(model: nn.Module) -> nn.Module | None:
 def refresh_(shadow: nn.Module, model: nn.Module) -> None:
     """Bring a shadow up to date with its model, in place."""
     pairs = vars(shadow)[_PAIRS]
-    own = {f"{conv}.{leaf}" for conv, _ in pairs for leaf in ("weight", "bias")}
+    own = {id(tensor) for conv, _ in pairs for tensor in shadow.get_submodule(conv).parameters()}
     live = dict(_tensors(model))
     for name, tensor in _tensors(shadow):
-        if name not in own:
+        if id(tensor) not in own:  # under whatever name
             tensor.data = live[name].data  # follows a model whose tensors were replaced rather than written to
     for conv_name, norm_name in pairs:
         _refold_(shadow.get_submodule(conv_name), model.get_submodule(conv_name), model.get_submodule(norm_name))
+
+
+def forget_transforms(shadow: nn.Module) -> None:
+    """Memory that the next refreshed shadow could not use anyway."""
+    for module in shadow.modules():
+        if isinstance(module, WinogradConv2d):
+            module.forget_()
 
 
 def _refold_(fused: Any, conv: Any, norm: Any) -> None:

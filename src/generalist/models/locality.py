@@ -82,8 +82,8 @@ class Sliding:
 def without_identities(traced: fx.GraphModule) -> fx.GraphModule:
     """The same, less what only hands on its input: a value has one name then."""
     for node in list(traced.graph.nodes):
-        if type(module_of(node, traced)) in _IDENTITIES and len(node.args) == 1:
-            node.replace_all_uses_with(node.args[0])
+        if type(module_of(node, traced)) in _IDENTITIES and len(node.all_input_nodes) == 1:
+            node.replace_all_uses_with(node.all_input_nodes[0])
             traced.graph.erase_node(node)
     traced.recompile()
     return traced
@@ -124,7 +124,8 @@ def overwrites(traced: fx.GraphModule) -> bool:
 
 
 def _in_place(node: fx.Node, traced: fx.GraphModule) -> bool:
-    by_name = node.op == "call_method" and str(node.target).endswith("_")
+    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+    by_name = str(name).endswith("_")
     asked_to = node.kwargs.get("inplace", False) or getattr(module_of(node, traced), "inplace", False)
     return node.target in _IN_PLACE or by_name or bool(asked_to)
 

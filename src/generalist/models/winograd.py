@@ -1,9 +1,9 @@
 """3×3 convolutions of small maps with a quarter of the multiplications: Winograd's F(4×4, 3×3) (Lavin and Gray 2016).
 
 Maps of 4×4 and 8×8 are the last stages of a ResNet on 32×32 images. They are so small that cutting them into tiles is
-part of the transforms, which are two matrix products, down and across. Everything is float32; as sums are taken in
-another order, with weights from 1/24 to 5, rounding errors are some seven times those of a plain sum: below 1e-5 of the
-largest value.
+part of the transforms, which are matrix products, down and across. Everything is float32; as sums are taken in another
+order, with weights from 1/24 to 5, rounding errors are some seven times those of a plain sum: below 1e-5 of the largest
+value.
 """
 
 import math
@@ -30,8 +30,8 @@ class WinogradConv2d(nn.Conv2d):
     def __init__(self, conv: nn.Conv2d) -> None:
         nn.Module.__init__(self)
         self.__dict__.update(conv.__dict__)
-        self._transformed: dict[tuple[int, bool], Tensor] = {}
-        self._version = -1
+        self._transformed: dict[bool, Tensor] = {}
+        self._made_from: tuple[int, ...] = ()
 
     @staticmethod
     def suits(conv: nn.Conv2d) -> bool:
@@ -44,19 +44,24 @@ class WinogradConv2d(nn.Conv2d):
         square = x.dim() == 4 and x.shape[2] == x.shape[3] and len(x) > 0
         if not square or not float32_on_cpu(x) or not _pays(self, x.shape[2]):
             return super().forward(x)
-        forth = self._weight(x.shape[2], back=False)
+        forth = self._weight(back=False)
         if not x.requires_grad or not torch.is_grad_enabled():
             return convolve(x, forth, self.bias)
-        return cast(Tensor, _Convolution.apply(x, self.bias, forth, self._weight(x.shape[2], back=True)))
+        return cast(Tensor, _Convolution.apply(x, self.bias, forth, self._weight(back=True)))
 
-    def _weight(self, side: int, *, back: bool) -> Tensor:
-        if self._version != self.weight._version:
-            self._transformed, self._version = {}, self.weight._version
-        if (side, back) not in self._transformed:
+    def _weight(self, *, back: bool) -> Tensor:
+        made_from = id(self.weight), self.weight.data_ptr(), self.weight._version
+        if self._made_from != made_from:
+            self._transformed, self._made_from = {}, made_from
+        if back not in self._transformed:
             # what a pixel was given by its neighbours, it gives them back
             weight = self.weight.detach().transpose(0, 1).flip(2, 3) if back else self.weight.detach()
-            self._transformed[side, back] = transformed(weight, side)
-        return self._transformed[side, back]
+            self._transformed[back] = transformed(weight)
+        return self._transformed[back]
+
+    def forget_(self) -> None:
+        """Let go of the transformed weights: four times as large as others, with those for gradients eight times."""
+        self._transformed = {}
 
 
 class _Convolution(torch.autograd.Function):
@@ -69,7 +74,8 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        return _Convolution.apply(gradients[0], None, ctx.back, ctx.forth), None, None, None
+        with torch.autocast("cpu", enabled=False):  # wherever it is asked for
+            return _Convolution.apply(gradients[0], None, ctx.back, ctx.forth), None, None, None
 
 
 def float32_on_cpu(x: Tensor) -> bool:
@@ -83,11 +89,11 @@ def _pays(conv: nn.Conv2d, side: int) -> bool:
 
 
 @torch.inference_mode(False)  # what is made inside inference mode could never carry a gradient
-def transformed(weight: Tensor, side: int) -> Tensor:
-    """[O, I, 3, 3] → [6 · tiles · 6, I, O], the same for every tile down."""
-    one = torch.tensor(FILTER, dtype=weight.dtype) / 24
-    both = torch.kron(one, one) @ weight.permute(2, 3, 1, 0).reshape(9, -1)
-    return both.view(6, 1, 6, -1).expand(-1, side // TILE, -1, -1).reshape(-1, *weight.shape[1::-1])
+def transformed(weight: Tensor) -> Tensor:
+    """[O, I, 3, 3] → [36, I, O]"""
+    one = torch.tensor(FILTER, dtype=weight.dtype, device=weight.device) / 24
+    both = torch.kron(one, one)
+    return (both @ weight.permute(2, 3, 1, 0).reshape(9, -1)).view(len(both), weight.shape[1], -1)
 
 
 def convolve(x: Tensor, transformed: Tensor, bias: Tensor | None) -> Tensor:
@@ -96,7 +102,10 @@ def convolve(x: Tensor, transformed: Tensor, bias: Tensor | None) -> Tensor:
     (enter_down, enter_across), (leave_down, leave_across) = _transforms(side, x.dtype)
     lines = enter_down @ x.permute(2, 3, 0, 1).reshape(enter_down.shape[1], -1)
     tiles = lines if enter_across is None else enter_across @ lines.view(-1, side, images * inputs)
-    products = torch.bmm(tiles.view(len(transformed), -1, inputs), transformed)
+    tiles = tiles.view(side // TILE, len(transformed), -1, inputs)
+    products = x.new_empty(*tiles.shape[:3], outputs)
+    for row in range(len(tiles)):
+        torch.bmm(tiles[row], transformed, out=products[row])
     lines = products if leave_across is None else leave_across @ products.view(-1, 6 * side // TILE, images * outputs)
     found = x.new_empty_strided((images, outputs, side, side), (outputs, 1, side * images * outputs, images * outputs))
     torch.mm(leave_down, lines.view(leave_down.shape[1], -1), out=found.permute(2, 3, 0, 1).view(len(leave_down), -1))
@@ -106,14 +115,18 @@ def convolve(x: Tensor, transformed: Tensor, bias: Tensor | None) -> Tensor:
 @cache
 @torch.inference_mode(False)
 def _transforms(side: int, dtype: torch.dtype) -> tuple[tuple[Tensor, Tensor | None], ...]:
-    """A line of pixels [S] → 6 numbers of each tile [6 · tiles], and back; what lies around the map is zero.
+    """Pixels → 6 × 6 numbers of each tile, and back: each down and across; for small maps one matrix does both.
 
-    Each down and across; where the maps are small, one matrix does both.
+    The numbers are ordered by row of tiles, then down, across, and by tile of the row: a row of tiles is one piece.
+    What lies around the map is zero.
     """
     tiles = side // TILE
-    enter, leave = torch.zeros(6, tiles, side + 2, dtype=dtype), torch.zeros(side, 6, tiles, dtype=dtype)
+    enter = torch.zeros(tiles, 6, side + 2, dtype=dtype, device="cpu")
+    leave = torch.zeros(side, tiles, 6, dtype=dtype, device="cpu")
     for tile in range(tiles):
-        enter[:, tile, TILE * tile : TILE * tile + 6] = torch.tensor(ENTER, dtype=dtype)
-        leave[TILE * tile : TILE * (tile + 1), :, tile] = torch.tensor(LEAVE, dtype=dtype)
-    ways = enter[:, :, 1:-1].reshape(-1, side), leave.view(side, -1)
-    return tuple((torch.kron(way, way), None) if side == TILE else (way, way) for way in ways)
+        enter[tile, :, TILE * tile : TILE * tile + 6] = torch.tensor(ENTER, dtype=dtype)
+        leave[TILE * tile : TILE * (tile + 1), tile] = torch.tensor(LEAVE, dtype=dtype)
+    enter = enter[:, :, 1:-1]
+    into = enter.reshape(-1, side), enter.transpose(0, 1).reshape(-1, side)
+    back = leave.reshape(side, -1), leave.transpose(1, 2).reshape(side, -1)
+    return tuple((torch.kron(*ways), None) if side == TILE else ways for ways in (into, back))
