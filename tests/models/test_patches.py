@@ -61,12 +61,14 @@ class Overwriting(nn.Module):
         return (self.after(x) + y).mean((2, 3))
 
 
-WAYS = {
+SHOWN = {
     "a module under another name": lambda net, x: net.relu(net.same(x)),
     "a name given by keyword": lambda net, x: net.relu(net.same(input=x)),
     "a method": lambda net, x: x.relu_(),
     "a function": lambda net, x: torch.relu_(x),
     "an operator": lambda net, x: operator.imul(x, 2),
+}
+HIDDEN = {
     "a function under another name": lambda net, x: net.relu(F.dropout(x, 0.5, False)),
     "a view": lambda net, x: x.view(x.shape).relu_(),
 }
@@ -223,14 +225,12 @@ def test_a_model_that_cannot_be_traced_is_refused():
 
 
 @pytest.mark.usefixtures("always")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [*SHOWN, *HIDDEN])
 @torch.no_grad()
-def test_what_is_changed_in_place_is_never_read_as_it_was(way):
+def test_a_model_that_changes_in_place_what_others_read_is_refused(way):
+    """By its graph where that shows it, else by the test that patches have to stand."""
     torch.manual_seed(0)
-    model, known = Overwriting(WAYS[way]).eval(), images(20)
+    model, known = Overwriting((SHOWN | HIDDEN)[way]).eval(), images(20)
     able = Patchable.of(model, known)
-    around = able and able.around(known, 3)
-    if around is not None:
-        corners = corners_of(32, 32, 3, 20)
-        asked = changed(known, corners, 3)
-        torch.testing.assert_close(around(asked, torch.arange(20), corners), model(asked))
+    assert (able is None) == (way in SHOWN)
+    assert able is None or able.around(known, 3) is None
