@@ -1,12 +1,16 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, and that show when they were changed."""
 
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from generalist.core.errors import RunError
+from generalist.core.errors import RunError, UserError
+
+SEAL = "digest"
+"""The field of a sealed mapping that has the digest of all its other fields."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -40,3 +44,45 @@ def write_json(path: Path, value: Any) -> None:
 
 def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def fingerprint(value: Any) -> str:
+    """The digest of a JSON value, whatever the order of its keys."""
+    return digest(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping with a digest of itself, as it will be read back from JSON."""
+    plain = json.loads(json.dumps(dict(content)))
+    return {**plain, SEAL: fingerprint(plain)}
+
+
+def seal_holds(content: Mapping[str, Any]) -> bool | None:
+    """Whether a mapping is as it was sealed; None where it was never sealed (an older version wrote it)."""
+    if SEAL not in content:
+        return None
+    rest = {key: value for key, value in content.items() if key != SEAL}
+    return bool(content[SEAL] == fingerprint(rest))
+
+
+def read_text(path: Path) -> str:
+    """A text file in UTF-8, whatever the locale says."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is damaged: it is not UTF-8 text") from None
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds a mapping."""
+    try:
+        value = json.loads(read_text(path))
+    except (ValueError, RecursionError):
+        raise UserError(f"{path} is damaged: it is not readable JSON") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path} is damaged: it holds a {type(value).__name__}, not a mapping")
+    return value
