@@ -1,5 +1,8 @@
 """The same code on every device there is; where there is only a CPU, the accelerators' tests say so."""
 
+import os
+import signal
+
 import pytest
 import torch
 
@@ -35,6 +38,25 @@ def test_auto_takes_bf16_only_where_the_hardware_computes_in_it(monkeypatch):
         monkeypatch.setattr(precision, "cpu_has_fast_bf16", lambda fast=fast: fast)
         assert precision.pick_precision("auto", cpu) == dtype
     assert precision.pick_precision("bf16", cpu) == torch.bfloat16
+
+
+def test_a_cpu_that_announces_bf16_and_refuses_it_is_found_out(monkeypatch):
+    """As some virtual machines do with AMX: the process that tries it is killed."""
+    monkeypatch.setattr(precision, "cpu_has_fast_bf16", lambda: True)
+    monkeypatch.setattr(precision, "_try_step", lambda dtype: os.kill(os.getpid(), signal.SIGKILL))
+    precision.cpu_survives.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match="announces bf16 but refuses it"):
+            assert precision.pick_precision("auto", torch.device("cpu")) == torch.float32
+        with pytest.raises(UserError, match="precision bf16 cannot be used here"):
+            precision.pick_precision("bf16", torch.device("cpu"))
+    finally:
+        precision.cpu_survives.cache_clear()
+
+
+def test_a_step_that_works_is_believed():
+    precision.cpu_survives.cache_clear()
+    assert precision.cpu_survives(torch.bfloat16)
 
 
 def test_bf16_autocast_trains_too(tmp_path):
