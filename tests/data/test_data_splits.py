@@ -68,6 +68,7 @@ def test_limit() -> None:
         assert split.labels.bincount(minlength=10).min() >= 3
     assert rows(data.train) == rows(again.train) != rows(other.train)
     assert rows(data.train) <= rows(load_dataset("digits").train)
+    assert torch.equal(data.test.images, other.test.images), "the test split never depends on the seed"
     assert len(load_dataset("digits", limit=10**6).test) == len(load_dataset("digits").test)
 
 

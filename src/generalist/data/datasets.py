@@ -104,7 +104,8 @@ def load_dataset(
             check_labels(name, part, split.labels, len(parts.classes))
     train, test = _with_test(name, parts)
     train, held = _with_validation(name, train, parts.validation, share=validation, seed=seed)
-    splits = [_limited(split, limit, seed) for split in (_mixed(train), _mixed(held), _mixed(test))]
+    splits = [_limited(_mixed(split), limit, seed) for split in (train, held)]
+    splits.append(_limited(_mixed(test), limit, 0))  # the same for every seed
     if fits_in_memory(splits):
         splits = [in_memory(split) for split in splits]
     if size is not None:
