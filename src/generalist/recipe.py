@@ -175,7 +175,10 @@ class MixingSection(Section):
 
 
 class TrainingSection(Section):
-    """`sync_batchnorm`: where ranks split a batch, BatchNorm sees all of it, for two small sums a layer and pass."""
+    """`sync_batchnorm`: where ranks split a batch, BatchNorm sees all of it, for two small sums per layer and pass.
+
+    Switched off, the result depends on the number of ranks.
+    """
 
     epochs: Count
     batch_size: Count = 128
@@ -183,7 +186,7 @@ class TrainingSection(Section):
     device: str = "auto"
     clip_norm: PositiveFloat | None = None
     accumulate: Count = 1
-    sync_batchnorm: bool = False
+    sync_batchnorm: bool = True
     bad_steps: Count = 10
     checkpoint_epochs: Count = 1
     checkpoint_minutes: NonNegativeFloat = 10.0

@@ -22,8 +22,7 @@ from generalist.core import ranks
 from generalist.core.errors import UserError
 from generalist.core.files import write_atomically, write_json
 from generalist.cost import passes_per_step
-from generalist.mixing import has_batchnorm
-from generalist.models import load_model, load_weights
+from generalist.models import has_unshared_batchnorm, load_model, load_weights
 from generalist.recipe import Recipe, first_difference, parse_recipe
 from generalist.recorder import recorder
 from generalist.report.console import Reporter, Silent
@@ -147,12 +146,15 @@ def placed(experiment: Experiment, count: int) -> list[Phase]:
 
 
 def _warn_of_split_batchnorm(experiment: Experiment) -> None:
+    """Where BatchNorm sees a part of a batch only, the result depends on the number of ranks."""
     split = any(len(placed) > 1 for phase in experiment.state.phases for placed in phase.ranks.values())
-    parted = has_batchnorm(experiment.state.global_model) and not experiment.recipe.training.sync_batchnorm
+    parted = any(has_unshared_batchnorm(learner.model) for learner in experiment.state.learners.values())
     if split and parted and ranks.leads():
+        switched_off = not experiment.recipe.training.sync_batchnorm
+        why = "training.sync_batchnorm=false" if switched_off else "this kind of BatchNorm cannot be shared"
         warnings.warn(
-            "more ranks than learners: batches are split, and BatchNorm sees each rank's part of them;"
-            " results differ from those of fewer ranks unless training.sync_batchnorm=true",
+            f"the result depends on the number of ranks: batches are split among {ranks.world()} of them,"
+            f" and BatchNorm sees each rank's part alone ({why})",
             stacklevel=3,
         )
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from generalist.core.ranks import Team
-from generalist.models import SharedBatchNorm, build_model, fold_batchnorm, share_batchnorm_
+from generalist.models import SharedBatchNorm, build_model, fold_batchnorm, has_unshared_batchnorm, share_batchnorm_
 
 
 def pair():
@@ -18,6 +18,14 @@ def test_every_batchnorm_is_replaced_and_the_names_stay():
     assert not any(type(module) is nn.BatchNorm2d for module in shared.modules())
     assert any(isinstance(module, SharedBatchNorm) for module in shared.modules())
     assert list(usual.state_dict()) == list(shared.state_dict())
+
+
+def test_what_cannot_be_shared_is_known():
+    usual, shared = pair()
+    assert has_unshared_batchnorm(usual)
+    assert not has_unshared_batchnorm(shared)
+    assert has_unshared_batchnorm(nn.Sequential(shared, nn.BatchNorm1d(3)))
+    assert not has_unshared_batchnorm(nn.Linear(2, 2))
 
 
 def test_alone_it_is_batchnorm_bit_for_bit():

@@ -119,8 +119,8 @@ def test_split_batches_and_changing_phases_agree_to_rounding(name, count, serial
 
 @pytest.mark.parametrize("count", [3, pytest.param(4, marks=LONG)])
 def test_shared_batchnorm_sees_the_whole_batch(count, serial, tmp_path):
-    """Split batches of a network with BatchNorm, which are uneven, and still the model of one process."""
-    more = (*SMALL, *IDLE_TOO, "training.sync_batchnorm=true", "training.epochs=2", "validation.every_epochs=1")
+    """By default: split batches of a network with BatchNorm, which are uneven, and still the model of one process."""
+    more = (*SMALL, *IDLE_TOO, "training.epochs=2", "validation.every_epochs=1")
     close(serial(D, *more), run(count, *recipe_of(D, *more), tmp_path / "run"))
 
 

@@ -7,7 +7,7 @@ folding         fold_batchnorm, refresh_, folded, forget_transforms
 patches         Patchable, Patches: passes through images of which only a window has changed
 winograd        WinogradConv2d, float32_on_cpu
 normalize       Normalize
-shared_batchnorm SharedBatchNorm, share_batchnorm_
+shared_batchnorm SharedBatchNorm, share_batchnorm_, has_unshared_batchnorm
 registry        MODELS: small_cnn, resnet18/34/50, wide_resnet50_2, preact_resnet18
 wide_resnet     the pattern wrn-D-K
 foreign         the patterns timm/<name> and module:callable
@@ -21,7 +21,7 @@ from generalist.models.loading import load_model, load_weights, read_extra, save
 from generalist.models.normalize import Normalize
 from generalist.models.patches import Patchable, Patches
 from generalist.models.registry import MODELS
-from generalist.models.shared_batchnorm import SharedBatchNorm, share_batchnorm_
+from generalist.models.shared_batchnorm import SharedBatchNorm, has_unshared_batchnorm, share_batchnorm_
 from generalist.models.spec import Classifier, ModelSpec
 from generalist.models.winograd import float32_on_cpu
 
@@ -39,6 +39,7 @@ __all__ = [
     "fold_batchnorm",
     "folded",
     "forget_transforms",
+    "has_unshared_batchnorm",
     "load_model",
     "load_weights",
     "read_extra",

@@ -40,6 +40,12 @@ class SharedBatchNorm(nn.BatchNorm2d):
         self.running_var.lerp_(variance.to(self.running_var.dtype), share)
 
 
+def has_unshared_batchnorm(model: nn.Module) -> bool:
+    """Whether some BatchNorm sees only this rank's part of a batch."""
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    return any(not isinstance(norm, SharedBatchNorm) for norm in norms)
+
+
 def share_batchnorm_(model: nn.Module) -> None:
     """Every usual BatchNorm of the model ← one that its ranks share, over the same tensors."""
     for parent in list(model.modules()):
