@@ -1,5 +1,6 @@
 """Recipe → objects. The last place that sees a recipe, the first that sees everything else."""
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -196,6 +197,13 @@ def _classes(network: nn.Module, x: Tensor) -> Tensor:
 
 def build_plan(recipe: Recipe, steps: int) -> MixPlan:
     mixing = recipe.mixing
+    asked = "redistribute" in mixing.model_fields_set and mixing.redistribute != "never"
+    if asked and len(recipe.learners) == 1:
+        warnings.warn(
+            f"mixing.redistribute={mixing.redistribute} has no effect: {recipe.name} has one learner,"
+            " and a lone learner is never reset",
+            stacklevel=2,
+        )
     resets = {
         name: mixing.momentum == "reset"
         and (mixing.averages == "reset" or not section.weight_averaging)

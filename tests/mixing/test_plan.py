@@ -52,6 +52,18 @@ def test_redistribution_at_every_step_of_every_fifth_epoch_as_in_the_published_c
     assert [step for step in range(1200) if plan.redistributes_after(step)] == expected
 
 
+@pytest.mark.parametrize("mode", ["boundary", "every_step"])
+def test_a_lone_learner_is_never_reset_and_always_trained(mode):
+    alone = {"linf": REST}
+    plan = printed(redistribution=mode, full_reset={"linf": True})
+    assert any(plan.redistributes_after(step) for step in range(plan.steps))
+    plan = MixPlan(
+        alone, epochs=120, steps_per_epoch=10, start_epoch=75, redistribution=mode, full_reset={"linf": True}
+    )
+    assert not any(plan.redistributes_after(step) for step in range(plan.steps))
+    assert plan.live_epochs("linf") == 120
+
+
 @pytest.mark.parametrize("mode", ["boundary", "every_step", "never"])
 def test_the_next_redistribution_is_the_first_one_found_by_walking(mode):
     plan = printed(redistribution=mode, epochs=24, start_epoch=7, every_epochs=3)

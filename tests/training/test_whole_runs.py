@@ -269,7 +269,7 @@ class Never(Quiet):
 
 def test_one_learner_is_a_generalist_too_and_is_reported_raw_and_averaged(tmp_path):
     """Its global model is its plain EMA."""
-    recipe = tiny("digits-at", "mixing.redistribute=never", "select=last")
+    recipe = tiny("digits-at", "select=last")
     run = generalist.train(recipe, out=tmp_path / "at")
     assert run.models == ["global", "linf"]
     final = [record for record in run.metrics if record["kind"] == "validation"][-1]
@@ -288,6 +288,26 @@ def test_one_learner_is_a_generalist_too_and_is_reported_raw_and_averaged(tmp_pa
         events=Average(), checkpoints=Path("unused"), interrupts=Interrupts(), bad_steps=3)  # fmt: skip
     for key, value in weights(run.folder).items():
         torch.testing.assert_close(ema[key], value, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["nt", "at", "trades", "avg", "at-awp", "lbgat"])
+def test_a_lone_learner_is_the_plain_method_bit_for_bit(method, tmp_path):
+    """Whatever the recipe's mixing says: steps of the learner alone, with nothing mixed, give the same weights."""
+    recipe = generalist.load_recipe(f"digits-{method}", [*TINY[:-1], "training.epochs=4", "select=last"])
+    run = generalist.train(recipe, out=tmp_path / method)
+    experiment = build(recipe)
+    (learner,) = experiment.state.learners.values()
+    for step, batch in enumerate(experiment.feed(0)):
+        learner.step(batch, progress=experiment.plan.progress(step), key=(recipe.seed, learner.name, step))
+        if experiment.plan.ends_epoch(step):
+            learner.end_epoch_()
+    assert recipe.mixing.redistribute == "boundary"
+    assert same(weights(run.folder, learner.name), dict(learner.model.state_dict()))
+
+
+def test_asking_for_the_redistribution_of_a_lone_learner_is_answered():
+    with pytest.warns(UserWarning, match="has one learner, and a lone learner is never reset"):
+        build(tiny("digits-at", "mixing.redistribute=boundary"))
 
 
 def test_a_generalist_can_start_from_an_existing_model(tmp_path):

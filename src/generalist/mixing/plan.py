@@ -36,7 +36,10 @@ Gamma = Points | Share | Literal["rest"]
 
 @dataclass(frozen=True)
 class MixPlan:
-    """γ, decay α', redistribution from t' every c epochs. Steps count from 0; epoch t is over after its last step."""
+    """γ, decay α', redistribution from t' every c epochs. Steps count from 0; epoch t is over after its last step.
+
+    One learner alone is never reset: it is the plain method, and θ_g is its running average.
+    """
 
     gammas: Mapping[str, Gamma]
     epochs: int
@@ -110,7 +113,7 @@ class MixPlan:
         Never the last step of training: nothing is trained after it, and the learners, which a reset would make
         alike, are results of the run too.
         """
-        if self.redistribution == "never":
+        if self.redistribution == "never" or len(self.gammas) == 1:
             return None
         epoch = step // self.steps_per_epoch
         if self.redistribution == "boundary":  # after epoch t = 1, 2, …

@@ -97,12 +97,13 @@ def plan_table(facts: Mapping[str, Any], *, description: str) -> Table:
 def plan_lines(facts: Mapping[str, Any]) -> list[str]:
     """The rest of a plan, a line for each fact."""
     images = ", ".join(f"{count} {part}" for part, count in facts["images"].items())
-    resets = ", ".join(map(str, facts["resets_after_epochs"]))
+    resets = ", ".join(map(str, facts["resets_after_epochs"])) or "none"
+    alone = len(facts["learners"]) == 1
     return [
         *_placement_lines(facts),
         f"images: {images}",
         f"length: {facts['epochs']} epochs of {facts['steps_per_epoch']} steps",
-        f"learners are reset after epochs: {resets or 'none'}",
+        "one learner: it is never reset" if alone else f"learners are reset after epochs: {resets}",
         f"cost: {facts['cost_in_at']:.2f} × a PGD-10 AT run of the same length",
         f"on {facts['device']} in {facts['precision']}",
     ]
