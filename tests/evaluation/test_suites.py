@@ -16,7 +16,7 @@ import generalist
 from generalist import Threat, UserError, load_suite
 from generalist.attacks import counted_passes, misclassified
 from generalist.data import ArraySplit
-from generalist.evaluation import Suite, Verdicts, evaluate_suite, model_hash
+from generalist.evaluation import Suite, Verdicts, evaluate_suite, model_hash, verdict_key
 from generalist.evaluation.attacked import attack_suite
 
 LINF, L2 = Threat.parse("linf:1/10"), Threat.parse("l2:2/5")
@@ -91,26 +91,30 @@ def test_the_record_says_everything(robust):
     assert cost["APGD_ce"]["seconds"] > 0
 
 
-def test_a_finished_evaluation_costs_nothing_and_others_reuse_its_verdicts(robust, tmp_path):
+def test_a_finished_evaluation_costs_a_sample_and_others_reuse_its_verdicts(robust, tmp_path):
     model, split = robust
-    first = run(model, split, small("APGD_ce"), cache=tmp_path)
-    name = model_hash(model)
+    name = verdict_key(model, split.shape)
+    with counted_passes() as passes:
+        first = attack_suite(
+            model, split, small("APGD_ce"), threats=[LINF], verdicts=Verdicts(tmp_path, model=name, seed=0)
+        )
+    whole = passes.backward
     with counted_passes() as passes:
         again = attack_suite(
             model, split, small("APGD_ce"), threats=[LINF], verdicts=Verdicts(tmp_path, model=name, seed=0)
         )
-    assert passes.backward == 0
+    assert 0 < passes.backward < whole / 3
     assert torch.equal(first.robust(LINF, "all"), again.robust(LINF, "all"))
     assert again.costs[LINF]["APGD_ce"] == first.costs[LINF]["APGD_ce"]
     with counted_passes() as passes:
         longer = small("APGD_ce", "Square")
         attack_suite(model, split, longer, threats=[LINF], verdicts=Verdicts(tmp_path, model=name, seed=0))
-    assert passes.backward == 0
+    assert passes.backward < whole / 3
     for other in ({"seed": 1}, {"model": "another"}):
         with counted_passes() as passes:
             key = {"model": name, "seed": 0} | other
-            attack_suite(model, split, small("APGD_ce"), threats=[LINF], verdicts=Verdicts(tmp_path, **key), limit=60)
-        assert passes.backward > 0
+            attack_suite(model, split, small("APGD_ce"), threats=[LINF], verdicts=Verdicts(tmp_path, **key))
+        assert passes.backward > whole / 2
 
 
 def test_verdicts_survive_a_line_cut_short(robust, tmp_path):
@@ -122,6 +126,97 @@ def test_verdicts_survive_a_line_cut_short(robust, tmp_path):
     assert torch.equal(first.robust(LINF, "all"), again.robust(LINF, "all"))
     whole = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
     assert len({name for row in whole for name in row["robust"]}) == int(first.natural.sum())
+
+
+class Scaled(torch.nn.Module):
+    """Its factor is neither a tensor nor printed."""
+
+    def __init__(self, net, factor):
+        super().__init__()
+        self.net, self.factor = net, [factor]
+
+    def forward(self, x):
+        return self.net(x * self.factor[0])
+
+
+def test_verdicts_of_a_model_that_computes_something_else_are_not_used(robust, tmp_path):
+    model, split = robust
+    dark = Scaled(model, 0.2)
+    fresh = run(dark, split, small("APGD_ce"))
+    assert (
+        run(Scaled(model, 1.0), split, small("APGD_ce"), cache=tmp_path).record()["accuracy"]
+        != fresh.record()["accuracy"]
+    )
+    assert model_hash(dark) == model_hash(Scaled(model, 1.0))
+    again = run(dark, split, small("APGD_ce"), cache=tmp_path)
+    assert again.record()["per_image"] == fresh.record()["per_image"]
+
+
+def test_code_that_was_changed_between_two_processes_is_noticed(tmp_path):
+    """The file of a stranger's model is edited: tensors and structure stay, what it computes does not."""
+    (tmp_path / "cut.yaml").write_text("attacks: [{attack: pgd, steps: 1}]")
+    data = generalist.load_dataset("digits").test
+    centres = torch.stack([data.images[data.labels == k].float().mean(0).flatten() / 255 for k in range(10)])
+    torch.save({"fc.weight": 4 * centres, "fc.bias": -2 * centres.square().sum(1)}, tmp_path / "theirs.pt")
+    found = []
+    for factor in (1, 0.1):
+        source = FOREIGN.replace("x.flatten(1)", f"{factor} * x.flatten(1)")
+        assert str(factor) in source
+        (tmp_path / "theirs.py").write_text(source)
+        base = [sys.executable, "-B", "-m", "generalist", "eval", "--model", "theirs:Net", "--weights", "theirs.pt"]
+        more = ["--data", "digits", "--threat", "linf:1/20", "--suite", "cut.yaml", "--json", "-"]
+        done = subprocess.run([*base, *more], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        (record,) = json.loads(done.stdout).values()
+        found.append(record["accuracy"]["linf:1/20"]["cut"])
+    assert found[0] > found[1] + 10
+
+
+def test_kept_verdicts_are_believed_only_after_a_sample_was_attacked_again(robust, tmp_path):
+    """Right lines under the right key, but of another model: say, one that behaves otherwise on the fixed images."""
+    model, split = robust
+    key = verdict_key(model, split.shape)
+    options = {"threats": [LINF], "verdicts": Verdicts(tmp_path, model=key, seed=0)}
+    wrong = attack_suite(Scaled(model, 0.2), split, small("APGD_ce"), **options)
+    with pytest.warns(UserWarning, match="kept verdicts are not those of this model"):
+        again = attack_suite(model, split, small("APGD_ce"), **options)
+    fresh = run(model, split, small("APGD_ce"))
+    assert torch.equal(again.robust(LINF, "all"), fresh.robust(LINF, "all"))
+    assert not torch.equal(again.robust(LINF, "all"), wrong.robust(LINF, "all"))
+
+
+@pytest.mark.parametrize("change", [('": 1', '": 0'), ('": 0', '": 1'), ('"seconds": ', '"seconds": 1')])
+def test_an_edited_line_of_verdicts_is_named_and_computed_again(robust, tmp_path, change):
+    model, split = robust
+    first = run(model, split, small("APGD_ce"), cache=tmp_path, batch_size=40)
+    (path,) = tmp_path.glob("*.jsonl")
+    lines = path.read_text().splitlines(keepends=True)
+    assert change[0] in lines[0]
+    path.write_text("".join([lines[0].replace(*change, 1), *lines[1:]]))
+    with pytest.warns(UserWarning, match=r"1 damaged line\(s\) of verdicts are computed again"):
+        again = run(model, split, small("APGD_ce"), cache=tmp_path, batch_size=40)
+    assert first.record()["per_image"] == again.record()["per_image"]
+
+
+def test_verdicts_of_another_evaluation_under_this_name_are_not_used(robust, tmp_path):
+    model, split = robust
+    run(model, split, small("APGD_ce"), (LINF,), cache=tmp_path)
+    (ours,) = tmp_path.glob("*.jsonl")
+    run(model, split, small("APGD_ce"), (Threat.parse("linf:1/1000"),), cache=tmp_path)
+    (other,) = set(tmp_path.glob("*.jsonl")) - {ours}
+    fresh = run(model, split, small("APGD_ce"), (LINF,))
+    other.replace(ours)
+    with pytest.warns(UserWarning, match="damaged line"):
+        again = run(model, split, small("APGD_ce"), (LINF,), cache=tmp_path)
+    assert again.record()["per_image"] == fresh.record()["per_image"]
+
+
+def test_a_cache_that_cannot_be_written_costs_a_warning_and_no_result(robust, tmp_path):
+    model, split = robust
+    (tmp_path / "file").write_text("")
+    with pytest.warns(UserWarning, match="verdicts are not kept"):
+        result = run(model, split, small("APGD_ce"), cache=tmp_path / "file")
+    assert result.record()["per_image"] == run(model, split, small("APGD_ce")).record()["per_image"]
 
 
 def test_a_masked_model_is_exposed_and_flagged(tmp_path):

@@ -2,14 +2,15 @@
 
 accuracy    natural and PGD, quick enough for training          attacked   a whole suite, with its record
 suite       which attacks, which columns                        verdicts   on disk, never computed twice
-red_flags   signs that a figure is not what it seems
+red_flags   signs that a figure is not what it seems            identity   which model a figure belongs to
 """
 
 from generalist.evaluation.accuracy import Evaluation, evaluate_split, percent
 from generalist.evaluation.attacked import Attacked, evaluate_suite, save_attacked
+from generalist.evaluation.identity import model_hash, verdict_key
 from generalist.evaluation.red_flags import Flag, examine_model
 from generalist.evaluation.suite import SUITE_NAMES, Stage, Suite, load_suite
-from generalist.evaluation.verdicts import Verdicts, model_hash
+from generalist.evaluation.verdicts import Verdicts
 
 __all__ = [
     "SUITE_NAMES",
@@ -26,4 +27,5 @@ __all__ = [
     "model_hash",
     "percent",
     "save_attacked",
+    "verdict_key",
 ]

@@ -3,6 +3,7 @@
 import io
 import platform
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,9 +21,10 @@ from generalist.core.files import write_atomically
 from generalist.core.threat import Threat
 from generalist.data import Split, ordered
 from generalist.evaluation.accuracy import percent
+from generalist.evaluation.identity import model_hash, verdict_key
 from generalist.evaluation.red_flags import Flag, black_box, examine_model
 from generalist.evaluation.suite import Stage, Suite
-from generalist.evaluation.verdicts import Verdicts, example_ids, model_hash
+from generalist.evaluation.verdicts import Verdicts, example_ids
 from generalist.version import __version__
 
 Progress = Callable[[str, float, int], None]
@@ -32,6 +34,7 @@ _Part = tuple[Tensor, Tensor, dict[str, float], Tensor | None]
 
 BLACK_BOX = ("square",)
 FLAG_IMAGES = 128
+SAMPLE, SAMPLE_SECONDS = 4, 5.0  # of kept verdicts, of each kind, that are checked before all are believed
 BALL_TOLERANCE = 1e-4  # of eps: float32 rounding of a projection
 
 
@@ -109,10 +112,10 @@ def evaluate_suite(
     progress: Progress | None = None,
 ) -> Attacked:
     """The suite's verdicts and the red flags. Verdicts found in `cache` are not computed again."""
-    name = model_hash(model)
+    key = verdict_key(model, split.shape) if cache is not None else ""
     attacked = attack_suite(
         model, split, suite, threats=threats, batch_size=batch_size, limit=limit, workers=workers,
-        verdicts=Verdicts(cache, model=name, seed=seed), keep_images=keep_images, progress=progress,
+        verdicts=Verdicts(cache, model=key, seed=seed), keep_images=keep_images, progress=progress,
     )  # fmt: skip
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     some = min(FLAG_IMAGES, limit or FLAG_IMAGES)
@@ -169,7 +172,8 @@ def attack_suite(
             result[threat][stage.label] = done.verdicts
             costs[threat][stage.label] = {key: round(value, 3) for key, value in done.cost.items()}
             alive &= done.verdicts != 0
-    return Attacked(suite, natural, result, costs, examples, labels, verdicts.seed, verdicts.model, x_adv=x_adv)
+    name = model_hash(model)
+    return Attacked(suite, natural, result, costs, examples, labels, verdicts.seed, name, x_adv=x_adv)
 
 
 @dataclass
@@ -201,6 +205,9 @@ class _Work:
         found = torch.full((len(owed),), -1, dtype=torch.int8)
         for index in owed.nonzero()[:, 0].tolist():
             found[index] = int(known.get(self.examples[index], -1))
+        if not self._confirmed(stage, threat, found, seconds_each=cost["seconds"] / max(1, len(known))):
+            found.fill_(-1)
+            cost = dict.fromkeys(cost, 0.0)
         unknown = (owed & (found == -1)).nonzero()[:, 0]
         mine = unknown[ranks.rank() :: ranks.world()]
         total = len(mine) if ranks.world() > 1 else int(owed.sum())
@@ -211,6 +218,23 @@ class _Work:
             found[rows] = robust
         cost = {key: value + sum(spent[key] for _, _, spent, _ in everyone) for key, value in cost.items()}
         return _Done(found, cost, [(rows, images) for rows, _, _, images in everyone if images is not None])
+
+    def _confirmed(self, stage: Stage, threat: Threat, found: Tensor, *, seconds_each: float) -> bool:
+        """Attack a sample of the images whose verdicts were kept: if any comes out differently, none is believed."""
+        sample = _spread(found, most=max(1, min(SAMPLE, int(SAMPLE_SECONDS / max(seconds_each, 1e-9)))))
+        mine, wrong = sample[ranks.rank() :: ranks.world()], False
+        if len(mine):
+            x, y = self.images[mine].to(self.device), self.labels[mine].to(self.device)
+            _, robust = _attack(self.model, x, y, stage, threat, self.store.seed)
+            wrong = bool((robust.cpu() != found[mine].bool()).any())
+        if not any(ranks.gathered(wrong)):
+            return True
+        if ranks.leads():
+            self.store.forget(threat, stage)
+            what = f"{threat} {stage.label}"
+            warnings.warn(f"{what}: kept verdicts are not those of this model; all are computed again", stacklevel=2)
+        ranks.wait_for_all()
+        return False
 
     def _attack(self, stage: Stage, threat: Threat, rows: Tensor, pace: "_Pace") -> _Part:
         """One batch: its rows, verdicts, cost and attacked images; the verdicts are kept at once."""
@@ -227,6 +251,12 @@ class _Work:
         names = [self.examples[row] for row in rows.tolist()]
         self.store.write(threat, stage, dict(zip(names, robust.tolist(), strict=True)), spent)
         return rows, verdicts, spent, attacked.cpu() if self.keep_images else None
+
+
+def _spread(found: Tensor, *, most: int) -> Tensor:
+    """Indices of up to `most` broken and `most` surviving images, spread over all of each kind."""
+    kinds = [(found == verdict).nonzero()[:, 0] for verdict in (0, 1)]
+    return torch.cat([kind[:: max(1, len(kind) // most)][:most] for kind in kinds])
 
 
 @dataclass

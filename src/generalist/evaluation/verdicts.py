@@ -1,35 +1,29 @@
-"""Verdicts on disk: an interrupted evaluation goes on where it stopped, a finished one costs nothing.
+"""Verdicts on disk: an interrupted evaluation goes on where it stopped.
 
 A verdict belongs to (model, threat, attack with its fields, seed, image with its label) and to nothing else, so it is
-found again whatever the batch size, the order, the suite or the number of images asked for.
+found again whatever the batch size, the order, the suite or the number of images asked for. Every line has a digest;
+one that does not check is left out with a warning, and its verdicts are computed again.
 """
 
-import hashlib
 import json
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from generalist.core import ranks
+from generalist.core.files import fingerprint, seal_holds, sealed
 from generalist.core.rng import image_ids
 from generalist.core.threat import Threat
 from generalist.evaluation.suite import Stage
 
-VERSION = 1
-"""Raised whenever an attack changes what it finds: verdicts of an older one are then not used."""
+VERSION = 2
+"""Raised whenever an attack changes what it finds, or a line what it holds: older verdicts are then not used."""
 
-
-def model_hash(model: nn.Module) -> str:
-    """Of the architecture as printed and of every tensor, normalisation included."""
-    digest = hashlib.sha256(repr(model).encode())
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+COSTS = ("seconds", "forward", "backward")
 
 
 def example_ids(x: Tensor, y: Tensor) -> list[str]:
@@ -40,24 +34,34 @@ def example_ids(x: Tensor, y: Tensor) -> list[str]:
 
 
 class Verdicts:
-    """One JSON-lines file for each (model, threat, stage, seed) in a folder, or memory alone where there is none."""
+    """One JSON-lines file for each (model, threat, stage, seed) in a folder, or memory alone where there is none.
+
+    `model` is the key of the model's verdicts. A folder that cannot be written to is said once, and then left alone.
+    """
 
     def __init__(self, folder: Path | None, *, model: str, seed: int) -> None:
         self._folder, self.model, self.seed = folder, model, seed
+        self._writable = True
+
+    def _key(self, threat: Threat, stage: Stage) -> str:
+        return fingerprint([VERSION, self.model, str(threat), stage.spec(), self.seed])
 
     def _path(self, threat: Threat, stage: Stage) -> Path | None:
         if self._folder is None:
             return None
-        key = json.dumps([VERSION, self.model, str(threat), stage.spec(), self.seed], sort_keys=True)
-        return self._folder / f"{stage.attack}-{hashlib.sha256(key.encode()).hexdigest()[:24]}.jsonl"
+        return self._folder / f"{stage.attack}-{self._key(threat, stage)[:24]}.jsonl"
+
+    def _files(self, threat: Threat, stage: Stage) -> list[Path]:
+        """That of the main rank, and those of the others."""
+        path = self._path(threat, stage)
+        return [] if path is None else sorted(path.parent.glob(f"{path.stem}*.jsonl"))
 
     def read(self, threat: Threat, stage: Stage) -> tuple[dict[str, bool], dict[str, float]]:
         """Verdicts by example, and the seconds and passes they took; a line cut short by a kill is left out."""
-        path = self._path(threat, stage)
         robust: dict[str, bool] = {}
-        cost = {"seconds": 0.0, "forward": 0.0, "backward": 0.0}
-        for part in sorted(path.parent.glob(f"{path.stem}*.jsonl")) if path is not None else ():
-            for row in _rows(part):
+        cost = dict.fromkeys(COSTS, 0.0)
+        for part in self._files(threat, stage):
+            for row in _rows(part, key=self._key(threat, stage)):
                 robust |= {name: bool(verdict) for name, verdict in row["robust"].items()}
                 for key in cost:
                     cost[key] += row[key]
@@ -66,23 +70,52 @@ class Verdicts:
 
     def write(self, threat: Threat, stage: Stage, robust: Mapping[str, bool], cost: Mapping[str, float]) -> None:
         path = self._path(threat, stage)
-        if path is None:
+        if path is None or not self._writable:
             return
         if ranks.rank() > 0:  # a file of its own: processes that append to one file could cut each other's lines
             path = path.with_name(f"{path.stem}-{ranks.rank()}{path.suffix}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        row = {"robust": {name: int(verdict) for name, verdict in robust.items()}, **cost}
-        whole = not path.exists() or path.read_bytes()[-1:] in (b"\n", b"")
-        with open(path, "a") as file:
-            file.write(("" if whole else "\n") + json.dumps(row) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        verdicts = {name: int(verdict) for name, verdict in robust.items()}
+        row = sealed({"of": self._key(threat, stage), "robust": verdicts, **cost})
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "ab+") as file:
+                _drop_cut_line_(file)
+                file.write(json.dumps(row).encode() + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            self._writable = False
+            reason = error.strerror or error
+            warnings.warn(f"verdicts are not kept, {path.parent} cannot be written to: {reason}", stacklevel=2)
+
+    def forget(self, threat: Threat, stage: Stage) -> None:
+        """Remove verdicts that turned out to be wrong; the main rank calls this."""
+        for path in self._files(threat, stage):
+            path.unlink(missing_ok=True)
 
 
-def _rows(path: Path | None) -> Iterator[dict[str, Any]]:
-    if path is not None and path.exists():
-        for line in path.read_text().splitlines():
-            try:
-                yield json.loads(line)
-            except ValueError:
-                continue
+def _drop_cut_line_(file: BinaryIO) -> None:
+    """A kill may have cut the last line short."""
+    file.seek(0)
+    content = file.read()
+    file.truncate(content.rfind(b"\n") + 1)
+
+
+def _rows(path: Path, *, key: str) -> Iterator[dict[str, Any]]:
+    """The lines that are whole and of this file; others are counted, but for a last one that was cut short."""
+    text = path.read_bytes().decode("utf-8", "replace")
+    damaged = 0
+    for line in text.splitlines(keepends=True):
+        try:
+            row = json.loads(line)
+            good = bool(seal_holds(row)) and row["of"] == key
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            if not line.endswith("\n"):
+                continue  # a kill cuts a line short
+            good = False
+        if good:
+            yield row
+        elif line.strip():
+            damaged += 1
+    if damaged:
+        warnings.warn(f"{path}: {damaged} damaged line(s) of verdicts are computed again", stacklevel=2)
