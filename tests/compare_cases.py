@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from generalist.catalogue import load_recipe
+from generalist.core.files import sealed
 from generalist.recipe import Recipe
 from generalist.report.compare import Entry
 from generalist.report.paper import method_of
@@ -19,19 +20,28 @@ NORMS = ("linf:8/255", "l2:128/255")
 
 
 def record(
-    natural: float, *robust: float, suite: str = "autoattack", threats: tuple[str, ...] = NORMS
+    natural: float, *robust: float, suite: str = "autoattack", threats: tuple[str, ...] = NORMS, images: int = 100
 ) -> dict[str, Any]:
-    """An evaluation with the same figure under every attack of a threat."""
+    """An evaluation with the same figure under every attack of a threat: the first ones survive."""
     columns = SUITE_COLUMNS.get(suite, [suite])
     accuracy = {threat: dict.fromkeys(columns, value) for threat, value in zip(threats, robust, strict=True)}
     if len(threats) > 1:
         accuracy["mean union"] = dict.fromkeys(columns, round(sum(robust) / len(robust), 2))
         accuracy["true union"] = dict.fromkeys(columns, min(robust))
+    survives = {threat: first(value, images) for threat, value in zip(threats, robust, strict=True)}
     return {
-        "suite": suite, "stages": {column: {} for column in columns}, "seed": 0, "model_sha256": "0", "images": 100,
-        "natural": natural, "accuracy": accuracy, "examples": ["a-0", "b-1"],
-        "per_image": {"natural": [], **{threat: {} for threat in threats}},
+        "suite": suite, "stages": {column: {} for column in columns}, "seed": 0, "model_sha256": "0", "images": images,
+        "columns": {column: [column] for column in columns}, "natural": natural, "accuracy": accuracy,
+        "examples": [f"{index}-0" for index in range(images)],
+        "per_image": {
+            "natural": first(natural, images),
+            **{threat: dict.fromkeys(columns, row) for threat, row in survives.items()},
+        },
     }  # fmt: skip
+
+
+def first(percent: float, images: int) -> list[int]:
+    return [int(100 * index < percent * images) for index in range(images)]
 
 
 def entry(
@@ -58,8 +68,9 @@ def write_run(
     (folder / "evaluations").mkdir(parents=True)
     (folder / "recipe.yaml").write_text(recipe.to_yaml())
     if seconds is not None:
-        (folder / "summary.json").write_text(json.dumps({"seconds": seconds, "selected_by": recipe.select}))
+        summary = {"seconds": seconds, "selected_by": recipe.select, "selected": {}}
+        (folder / "summary.json").write_text(json.dumps(sealed(summary)))
     about = {"data": recipe.data.name, "split": "test", "selected_by": recipe.select}
     for one in records:
-        (folder / "evaluations" / f"global-{one['suite']}.json").write_text(json.dumps(one | about))
+        (folder / "evaluations" / f"global-{one['suite']}.json").write_text(json.dumps(sealed(one | about)))
     return folder

@@ -18,7 +18,7 @@ from generalist.catalogue import load_recipe, recipe_names, recipe_parts
 from generalist.comparison import compare
 from generalist.core import ranks
 from generalist.core.errors import RunError, UserError
-from generalist.core.files import write_atomically, write_json
+from generalist.core.files import sealed, write_atomically, write_json
 from generalist.core.ranks import joined_ranks, leads, started_together
 from generalist.core.threat import Threat
 from generalist.doctor import estimate, examine, outline
@@ -148,26 +148,32 @@ def eval_command(
     else:
         aimed = run_targets(target or [], threats, learners=suite == "pgd20" if learners is None else learners)
     records, results = {}, {}
+    unwritten: list[RunError] = []
     for one in aimed:
         result = _attack(one, chosen, n, batch_size, seed, save_adv is not None, reporter)
         results[one.title] = result
-        records[one.title] = result.record() | (one.about or {})
+        records[one.title] = sealed(result.record() | (one.about or {}))
         if leads() and (one.cache.parent / "recipe.yaml").is_file():
-            write_json(one.cache / f"{one.title.rsplit('/')[-1]}-{chosen.name}.json", records[one.title])
+            try:
+                write_json(one.cache / f"{one.title.rsplit('/')[-1]}-{chosen.name}.json", records[one.title])
+            except RunError as error:  # the result is shown all the same
+                unwritten.append(error)
     if not leads():
         return
     if save_adv is not None:
         save_attacked(save_adv, results)
     if json_file == "-":
         print(json.dumps(records))
-        return
-    if json_file is not None:
-        write_json(Path(json_file), records)
-    for table in tables.attacked_tables(records):
-        tables.show(table)
-    for title, record in records.items():
-        for flag in record["red_flags"]:
-            print(f"red flag, {title}: {flag['message']}")
+    else:
+        if json_file is not None:
+            write_json(Path(json_file), records)
+        for table in tables.attacked_tables(records):
+            tables.show(table)
+        for title, record in records.items():
+            for flag in record["red_flags"]:
+                print(f"red flag, {title}: {flag['message']}")
+    if unwritten:
+        raise unwritten[0]
 
 
 def _attack(

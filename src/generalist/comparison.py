@@ -1,13 +1,12 @@
 """Run folders that were evaluated alike, read into one comparison; nothing is trained or attacked again."""
 
-import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from generalist.core.errors import UserError, unknown
-from generalist.evaluation import SUITE_NAMES, load_suite, model_hash
+from generalist.evaluation import SUITE_NAMES, load_suite, model_hash, read_record
 from generalist.report.compare import Comparison, Entry, distinct_names, make_comparison
 from generalist.report.paper import method_of, network_of, paper_table
 from generalist.run import Run
@@ -67,7 +66,7 @@ def _check_recorded(runs: Sequence[Run], suite: str) -> None:
     command = ["generalist", "eval", *(str(run.folder) for run in missing), "--suite", suite]
     made = next((run for run in runs if run not in missing), None)
     if made is not None:
-        record = _read(_record_file(made, suite))
+        record = read_record(_record_file(made, suite))
         threats = [threat for threat in record["per_image"] if threat != "natural"]
         if any(threats != [str(threat) for threat in run.recipe.validation.threats] for run in missing):
             command += [part for threat in threats for part in ("--threat", threat)]
@@ -77,19 +76,9 @@ def _check_recorded(runs: Sequence[Run], suite: str) -> None:
     raise UserError(f"{lacking} {have} no record of suite {suite}; make it with: {shlex.join(command)}")
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        record: dict[str, Any] = json.loads(path.read_text())
-        _ = record["suite"], record["images"], record["natural"], record["accuracy"], record["stages"]
-        _ = record["examples"], record["per_image"]
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path} is not an evaluation record; remove it and run generalist eval again") from None
-    return record
-
-
 def _entry(run: Run, name: str, suite: str) -> Entry:
     recipe, path = run.recipe, _record_file(run, suite)
-    record, summary = _read(path), run.summary if run.finished else {}
+    record, summary = read_record(path), run.summary if run.finished else {}
     return Entry(
         name=name,
         recipe=recipe.name,

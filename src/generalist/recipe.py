@@ -305,12 +305,21 @@ RUNTIME_FIELDS = (
 )  # fmt: skip
 
 
+def decisive(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a plain recipe that decide results."""
+    kept: dict[str, Any] = {}
+    for key, value in plain.items():
+        if isinstance(value, Mapping):
+            kept[key] = {inner: deeper for inner, deeper in value.items() if (key, inner) not in RUNTIME_FIELDS}
+        elif (key,) not in RUNTIME_FIELDS:
+            kept[key] = value
+    return kept
+
+
 def first_difference(ours: Recipe, theirs: Recipe) -> str | None:
     """The first field that decides results and differs, as `field: ours, theirs`; None where there is none."""
 
     def walk(a: Any, b: Any, path: tuple[str, ...]) -> str | None:
-        if path in RUNTIME_FIELDS:
-            return None
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             for key in [*a, *(key for key in b if key not in a)]:
                 found = walk(a.get(key), b.get(key), (*path, key))
@@ -319,4 +328,4 @@ def first_difference(ours: Recipe, theirs: Recipe) -> str | None:
             return None
         return None if a == b else f"{'.'.join(path)} is {a!r} here and {b!r} there"
 
-    return walk(ours.plain(), theirs.plain(), ())
+    return walk(decisive(ours.plain()), decisive(theirs.plain()), ())

@@ -23,7 +23,8 @@ class Recorder:
 
     def __init__(self, folder: Path, experiment: Experiment, reporter: Reporter, journal: Journal | Unwritten) -> None:
         self._experiment, self._reporter, self._journal = experiment, reporter, journal
-        self._selection = Selection(folder / "models", rule=experiment.recipe.select)
+        about = {"run": experiment.state.owner["recipe"]}
+        self._selection = Selection(folder / "models", rule=experiment.recipe.select, about=about)
         self._saved = self._ticked = time.monotonic()
 
     def tick(self, state: TrainState) -> None:

@@ -1,6 +1,5 @@
 """A run folder that explains itself, and the function that fills it."""
 
-import json
 import os
 import platform
 import sys
@@ -17,13 +16,22 @@ import yaml
 from torch import nn
 
 from generalist.build import Experiment, build, build_network
-from generalist.catalogue import load_recipe
+from generalist.catalogue import load_recipe, read_yaml
 from generalist.core import ranks
 from generalist.core.errors import UserError
-from generalist.core.files import write_atomically, write_json
+from generalist.core.files import (
+    fingerprint,
+    read_json,
+    read_text,
+    remove_leftovers,
+    seal_holds,
+    sealed,
+    write_atomically,
+    write_json,
+)
 from generalist.cost import passes_per_step
-from generalist.models import has_unshared_batchnorm, load_model, load_weights
-from generalist.recipe import Recipe, first_difference, parse_recipe
+from generalist.models import has_unshared_batchnorm, load_model, load_weights, read_extra
+from generalist.recipe import RUNTIME_FIELDS, Recipe, decisive, first_difference, parse_recipe
 from generalist.recorder import recorder
 from generalist.report.console import Reporter, Silent
 from generalist.training.guards import interrupts, sole_owner
@@ -32,6 +40,9 @@ from generalist.training.loop import fit
 from generalist.training.placement import Phase, phases
 from generalist.training.selection import Selection
 from generalist.version import __version__
+
+RECIPE_DIGEST = "# digest: "
+"""How the first line of a run's recipe.yaml begins."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +58,22 @@ class Run:
 
     @property
     def recipe(self) -> Recipe:
-        try:
-            return parse_recipe(yaml.safe_load((self.folder / "recipe.yaml").read_text()))
-        except yaml.YAMLError:
-            raise UserError(f"{self.folder / 'recipe.yaml'} is not readable YAML") from None
+        return parse_recipe(self.written_recipe)
+
+    @property
+    def written_recipe(self) -> dict[str, Any]:
+        """The recipe as its file has it, if the fields that decide results are as they were written."""
+        path = self.folder / "recipe.yaml"
+        raw = read_yaml(path)
+        first, _, _ = read_text(path).partition("\n")
+        if first.startswith(RECIPE_DIGEST) and first.removeprefix(RECIPE_DIGEST).strip() != fingerprint(decisive(raw)):
+            raise UserError(f"{path} was changed since the run was made (its digest differs); restore it")
+        return raw
+
+    @property
+    def identity(self) -> str:
+        """What its checkpoints and models are marked with: the digest of the recipe."""
+        return fingerprint(decisive(self.written_recipe))
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -58,15 +81,25 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return (self.folder / "summary.json").is_file()
+        """Whether there is a summary that can be read; a damaged one is named."""
+        if not (self.folder / "summary.json").is_file():
+            return False
+        try:
+            _ = self.summary
+        except UserError as error:
+            warnings.warn(str(error), stacklevel=2)
+            return False
+        return True
 
     @property
     def summary(self) -> dict[str, Any]:
-        if not self.finished:
-            raise UserError(
-                f"{self.folder} is not finished; go on with: generalist train … --out {self.folder} --resume"
-            )
-        summary: dict[str, Any] = json.loads((self.folder / "summary.json").read_text())
+        path = self.folder / "summary.json"
+        again = f"generalist train … --out {self.folder} --resume"
+        if not path.is_file():
+            raise UserError(f"{self.folder} is not finished; go on with: {again}")
+        summary = read_json(path)
+        if seal_holds(summary) is False or not isinstance(summary.get("selected"), dict):
+            raise UserError(f"{path} was changed since it was written; make it anew with: {again}")
         return summary
 
     @property
@@ -76,7 +109,13 @@ class Run:
         return [name for name in ["global", *self.recipe.learners] if name in names]
 
     def model(self, name: str = "global") -> nn.Module:
-        return load_model(self.folder / "models" / name)
+        """A model of this run, refused where its card says that it is another one."""
+        path = self.folder / "models" / name
+        card = read_extra(path)
+        for field, ours in (("run", self.identity), ("model", name)):
+            if card.get(field, ours) != ours:
+                raise UserError(f"{path}.safetensors is of another {field}; restore the file that this run wrote")
+        return load_model(path)
 
 
 def train(
@@ -100,15 +139,18 @@ def train(
     with ExitStack() as held:
         ranks.by_leader(lambda: held.enter_context(sole_owner(folder)))
         ranks.by_leader(lambda: _check_folder(folder, recipe, resume=resume))
+        ranks.by_leader(lambda: remove_leftovers(folder))
         finished = resume and (folder / "recipe.yaml").exists() and Run(folder).finished
         if ranks.gathered(finished)[0]:
             reporter.say(f"{folder} is finished already")
             return Run(folder)
-        ranks.by_leader(lambda: write_atomically(folder / "recipe.yaml", recipe.to_yaml().encode()))
+        ranks.by_leader(lambda: _write_recipe(folder, recipe))
         if recipe.needs:
             networks = _obtain(needs, experiment, folder / "needs", reporter)
             experiment = build(recipe, dataset=experiment.dataset, networks=networks)
         state = experiment.state
+        state.owner = {"recipe": Run(folder).identity, "data": experiment.dataset.training_digest()}
+        ranks.by_leader(lambda: _check_cards(folder))
         if resume and state.load(folder / "checkpoints"):
             reporter.say(f"resumed {folder} at step {state.step} of {experiment.plan.steps}")
         if ranks.world() > 1:
@@ -132,7 +174,7 @@ def train(
 
 
 def _finish(folder: Path, experiment: Experiment) -> None:
-    write_json(folder / "summary.json", _summary(folder, experiment))
+    write_json(folder / "summary.json", sealed(_summary(folder, experiment)))
     from generalist.report.figures import draw_run  # matplotlib is slow to import, and for this alone
 
     draw_run(read_journal(folder / "metrics.jsonl"), folder / "figures", title=experiment.recipe.name)
@@ -194,6 +236,24 @@ def _obtain(
             load_weights(networks[name], need)
         _check_network(name, networks[name], experiment)
     return networks
+
+
+def _write_recipe(folder: Path, recipe: Recipe) -> None:
+    """With the digest of the fields that decide results. Of a run that goes on, only the others are written anew."""
+    raw = yaml.safe_load(recipe.to_yaml())
+    if (folder / "recipe.yaml").exists():
+        raw = {**raw, **decisive(Run(folder).written_recipe)}
+        for section, field in (path for path in RUNTIME_FIELDS if len(path) == 2):
+            raw[section][field] = recipe.plain()[section][field]
+    text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
+    write_atomically(folder / "recipe.yaml", f"{RECIPE_DIGEST}{fingerprint(decisive(raw))}\n{text}".encode())
+
+
+def _check_cards(folder: Path) -> None:
+    """The models selected so far; a run that goes on would compare new ones with what their cards say."""
+    selection = Selection(folder / "models", rule="last")
+    for card in sorted((folder / "models").glob("*.json")):
+        selection.kept(card.stem)
 
 
 def _check_network(name: str, network: nn.Module, experiment: Experiment) -> None:

@@ -43,10 +43,9 @@ def run_targets(runs: Sequence[Path], threats: Sequence[Threat], *, learners: bo
     for run, name in zip(found, names, strict=True):
         recipe = run.recipe
         title = name if names.count(name) == 1 else str(run.folder)
-        if not run.models:
-            raise UserError(f"{run.folder} has no model yet: it stopped before its first validation")
+        wanted = _models(run, learners=learners)
         split, device = load_data(recipe).test, pick_device(recipe.training.device)
-        for model in run.models if learners else run.models[:1]:
+        for model in wanted:
             yield Target(
                 f"{title}/{model}",
                 load(run.folder, model).to(device),
@@ -56,6 +55,18 @@ def run_targets(runs: Sequence[Path], threats: Sequence[Threat], *, learners: bo
                 recipe.data.workers,
                 {"data": recipe.data.name, "split": "test", "selected_by": recipe.select},
             )
+
+
+def _models(run: Run, *, learners: bool) -> list[str]:
+    """The names of the models to evaluate; one that the run must have and has not is missed, never replaced."""
+    if not run.models and not run.finished:
+        raise UserError(f"{run.folder} has no model yet: it stopped before its first validation")
+    kept = [name for name, selected in run.summary["selected"].items() if selected] if run.finished else []
+    wanted = list(dict.fromkeys(["global", *run.models, *kept])) if learners else ["global"]
+    for name in wanted:
+        if name not in run.models:
+            raise UserError(f"{run.folder} has no models/{name}.safetensors; restore it, or train the run again")
+    return wanted
 
 
 def model_target(

@@ -3,7 +3,9 @@
 import csv
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_cases import Cli, Outcome
@@ -13,6 +15,7 @@ import generalist
 from compare_cases import record, write_run
 from generalist.models import build_model, save_model
 
+Edit = Callable[[dict[str, Any]], dict[str, Any]]
 AT, T = "cifar10-resnet18-at", "cifar10-resnet18-generalist-t"
 
 
@@ -97,8 +100,8 @@ def test_the_command_names_threats_that_are_not_the_runs_own(cli: Cli, tmp_path:
 
 def test_runs_evaluated_differently_are_refused_and_nothing_is_written(cli: Cli, tmp_path: Path) -> None:
     a = write_run(tmp_path / "a", AT, record(84.0, 44.0, 57.0))
-    b = write_run(tmp_path / "b", T, record(88.0, 43.0, 63.0) | {"images": 50})
-    refused(cli("compare", a, b, "--csv", "c.csv"), AT, T, "different numbers of images: 100 and 50")
+    b = write_run(tmp_path / "b", T, record(88.0, 43.0, 63.0, images=200))
+    refused(cli("compare", a, b, "--csv", "c.csv"), AT, T, "different numbers of images: 100 and 200")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
@@ -121,7 +124,47 @@ def test_folders_that_are_no_runs_or_given_twice(cli: Cli, runs: list[Path], tmp
     refused(cli("compare", tmp_path), "not a run folder")
     refused(cli("compare", runs[0], runs[0].parent / "." / "at"), "given twice")
     (runs[0] / "evaluations" / "global-autoattack.json").write_text("{")
+    refused(cli("compare", *runs), "global-autoattack.json", "not readable JSON", "run generalist eval again")
+    (runs[0] / "evaluations" / "global-autoattack.json").write_text("{}")
     refused(cli("compare", *runs), "global-autoattack.json", "not an evaluation record")
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (lambda one: one | {"natural": 99.0}, "figures that are not those of its verdicts"),
+        (lambda one: one | {"accuracy": one["accuracy"] | {"linf:8/255": {"AA": 99.0}}}, "not those of its verdicts"),
+        (lambda one: one | {"per_image": one["per_image"] | {"natural": [1] * 100}}, "not those of its verdicts"),
+        (lambda one: one | {"per_image": one["per_image"] | {"natural": [1] * 99}}, "not an evaluation record"),
+        (lambda one: one | {"images": "many"}, "not an evaluation record"),
+    ],
+)
+def test_figures_are_recomputed_from_the_verdicts(cli: Cli, tmp_path: Path, edit: Edit, says: str) -> None:
+    """Sealed anew after the edit, and as an older version left it, without a digest."""
+    whole = record(84.0, 44.0, 57.0)
+    refused(cli("compare", write_run(tmp_path / "sealed", AT, edit(whole))), "global-autoattack.json", says)
+    old = write_run(tmp_path / "old", AT, whole)
+    file = old / "evaluations" / "global-autoattack.json"
+    without = {key: value for key, value in json.loads(file.read_text()).items() if key not in ("digest", "columns")}
+    file.write_text(json.dumps(without | {"stages": {label: {} for label in ("AA",)}}))
+    assert cli("compare", old).code == 0
+    file.write_text(json.dumps(edit(without)))
+    refused(cli("compare", old), "global-autoattack.json", says)
+
+
+def test_an_edited_record_is_refused(cli: Cli, runs: list[Path]) -> None:
+    file = runs[0] / "evaluations" / "global-autoattack.json"
+    file.write_text(file.read_text().replace('"selected_by": "validation"', '"selected_by": "last"'))
+    refused(cli("compare", *runs), str(file), "its digest differs", "run generalist eval again")
+
+
+def test_a_damaged_summary_is_named_and_the_comparison_goes_on(cli: Cli, runs: list[Path]) -> None:
+    file = runs[0] / "summary.json"
+    file.write_text(file.read_text().replace("60.0", "1.0"))
+    outcome = cli("compare", *runs, "--json")
+    assert outcome.code == 0
+    assert f"warning: {file} was changed since it was written" in outcome.err
+    assert outcome.json["runs"][0]["cost"] is None
 
 
 def test_equal_recipes_are_told_apart(cli: Cli, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from model_cases import NAMES, disturb_, images, narrow
 from torch import nn
 
 from generalist.core.errors import UserError
+from generalist.core.files import SEAL, sealed
 from generalist.models import load_model, load_weights, read_extra, save_model
 
 
@@ -91,7 +92,9 @@ def test_a_missing_file_is_told(tmp_path, missing):
     told(caught, missing, "does not exist")
 
 
-@pytest.mark.parametrize(("card", "part"), [("{", "not JSON"), ("[]", "describe"), ('{"spec": 1}', "describe")])
+@pytest.mark.parametrize(
+    ("card", "part"), [("{", "not readable JSON"), ("[]", "not a mapping"), ('{"spec": 1}', "describe")]
+)
 def test_a_bad_card_is_told(tmp_path, card, part):
     save_model(narrow("small_cnn"), tmp_path / "m")
     (tmp_path / "m.json").write_text(card)
@@ -100,10 +103,54 @@ def test_a_bad_card_is_told(tmp_path, card, part):
     told(caught, "m.json", part)
 
 
+def resealed(card: dict) -> dict:
+    return sealed({key: value for key, value in card.items() if key != SEAL})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ('"mean": null', '"mean": [0.1]'),
+        ('"score": 71.5', '"score": 171.5'),
+        ('"format_version": 2', '"format_version": 1'),
+        ('"digest": "', '"digest": "0'),
+        ('"digest"', '"dygest"'),
+    ],
+)
+def test_an_edited_card_is_refused(tmp_path, change):
+    save_model(narrow("small_cnn"), tmp_path / "m", extra={"selection": {"score": 71.5}})
+    card = (tmp_path / "m.json").read_text()
+    assert change[0] in card
+    (tmp_path / "m.json").write_text(card.replace(*change))
+    for read in (load_model, read_extra):
+        with pytest.raises(UserError, match=r"m.json was changed since the model was saved"):
+            read(tmp_path / "m")
+
+
+def test_a_card_of_an_older_version_is_read_with_a_warning(tmp_path):
+    save_model(narrow("small_cnn"), tmp_path / "m")
+    card = json.loads((tmp_path / "m.json").read_text())
+    old = {key: value for key, value in card.items() if key != SEAL} | {"format_version": 1}
+    (tmp_path / "m.json").write_text(json.dumps(old))
+    with pytest.warns(UserWarning, match="older version"):
+        load_model(tmp_path / "m")
+
+
+def test_weights_with_a_card_are_checked_against_it_wherever_they_are_loaded(tmp_path):
+    model = narrow("small_cnn")
+    save_model(model, tmp_path / "m")
+    content = bytearray((tmp_path / "m.safetensors").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "m.safetensors").write_bytes(content)
+    for read in (lambda: load_model(tmp_path / "m"), lambda: load_weights(model, tmp_path / "m.safetensors")):
+        with pytest.raises(UserError, match="its sha256 differs"):
+            read()
+
+
 def test_another_format_is_told(tmp_path):
     save_model(narrow("small_cnn"), tmp_path / "m")
     card = json.loads((tmp_path / "m.json").read_text())
-    (tmp_path / "m.json").write_text(json.dumps({**card, "format_version": 99}))
+    (tmp_path / "m.json").write_text(json.dumps(resealed({**card, "format_version": 99})))
     with pytest.raises(UserError, match="format 99"):
         load_model(tmp_path / "m")
 
@@ -112,7 +159,8 @@ def test_a_spec_that_does_not_fit_is_told(tmp_path):
     save_model(narrow("small_cnn"), tmp_path / "m")
     card = json.loads((tmp_path / "m.json").read_text())
     for change, parts in [({"width": 8}, ("shape", "conv1.weight")), ({"name": "resnet18"}, ("has no", "layer1"))]:
-        (tmp_path / "m.json").write_text(json.dumps({**card, "spec": {**card["spec"], **change, "options": {}}}))
+        spec = {**card["spec"], **change, "options": {}}
+        (tmp_path / "m.json").write_text(json.dumps(resealed({**card, "spec": spec})))
         with pytest.raises(UserError) as caught:
             load_model(tmp_path / "m")
         told(caught, "m.safetensors", *parts)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ SEAL = "digest"
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Temporary file, fsync, rename: a crash or a full disk leaves what was there before."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as file:
             file.write(content)
             file.flush()
@@ -29,13 +30,32 @@ def write_atomically(path: Path, content: bytes) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise RunError(
             f"could not write {path}: {error.strerror or error}; what was there before is unharmed"
         ) from None
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Temporary files that a killed process left anywhere below the folder; those of a living one stay."""
+    for path in folder.rglob(".*.tmp"):
+        owner = path.name.removesuffix(".tmp").rpartition(".")[2]
+        if owner.isdecimal() and not _lives(int(owner)):
+            path.unlink(missing_ok=True)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it belongs to somebody else
+        return True
+    return True
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -1,5 +1,7 @@
 """A dataset and its parts: images and labels, in memory or in files."""
 
+import hashlib
+import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,9 +12,11 @@ import torch
 from torch import Tensor
 
 from generalist.core.errors import UserError
+from generalist.core.files import fingerprint
 from generalist.data.images import decode
 
 Shape = tuple[int, int, int]
+SAMPLED = 256
 
 
 class DataWarning(UserWarning):
@@ -39,6 +43,17 @@ class Split(ABC):
     @abstractmethod
     def take(self, ids: Tensor) -> "Split":
         """The split that has only these images, in this order."""
+
+    def digest(self) -> str:
+        """Of all labels, and of a sample of the images: shows that a split is not the one it was."""
+        found = hashlib.sha256(f"{len(self)} {self.shape}".encode())
+        found.update(self.labels.numpy().tobytes())
+        found.update(self._sampled(max(1, len(self) // SAMPLED)))
+        return found.hexdigest()
+
+    @abstractmethod
+    def _sampled(self, every: int) -> bytes:
+        """Every so manyth image, as far as it tells images apart without decoding them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +85,9 @@ class ArraySplit(Split):
     def take(self, ids: Tensor) -> "ArraySplit":
         return ArraySplit(self.images[ids], self.labels[ids])
 
+    def _sampled(self, every: int) -> bytes:
+        return self.images[::every].contiguous().numpy().tobytes()
+
 
 @dataclass(frozen=True, eq=False)
 class FileSplit(Split):
@@ -91,6 +109,9 @@ class FileSplit(Split):
 
     def take(self, ids: Tensor) -> "FileSplit":
         return FileSplit([self.paths[i] for i in ids.tolist()], self.labels[ids], self.size)
+
+    def _sampled(self, every: int) -> bytes:
+        return "\n".join(os.path.basename(path) for path in self.paths).encode("utf-8", "surrogateescape")
 
 
 def _check_count(count: int, labels: Tensor) -> None:
@@ -144,6 +165,10 @@ class Dataset:
         if absent := [name for name, count in zip(self.classes, counts.tolist(), strict=True) if not count]:
             some = ", ".join(absent[:10]) + (f" and {len(absent) - 10} more" if len(absent) > 10 else "")
             warnings.warn(f"{self.name}: no training image of {some}", DataWarning, stacklevel=2)
+
+    def training_digest(self) -> str:
+        """Of what training depends on; a changed one means other images, labels or splits."""
+        return fingerprint([list(self.classes), self.train.digest(), self.validation.digest()])
 
     @property
     def shape(self) -> Shape:

@@ -1,13 +1,15 @@
 """What a model is worth.
 
 accuracy    natural and PGD, quick enough for training          attacked   a whole suite, with its record
-suite       which attacks, which columns                        verdicts   on disk, never computed twice
+suite       which attacks, which columns                        verdicts   on disk, checked before they are believed
+records     on disk, read back only if their figures check
 red_flags   signs that a figure is not what it seems            identity   which model a figure belongs to
 """
 
 from generalist.evaluation.accuracy import Evaluation, evaluate_split, percent
 from generalist.evaluation.attacked import Attacked, evaluate_suite, save_attacked
 from generalist.evaluation.identity import model_hash, verdict_key
+from generalist.evaluation.records import read_record
 from generalist.evaluation.red_flags import Flag, examine_model
 from generalist.evaluation.suite import SUITE_NAMES, Stage, Suite, load_suite
 from generalist.evaluation.verdicts import Verdicts
@@ -26,6 +28,7 @@ __all__ = [
     "load_suite",
     "model_hash",
     "percent",
+    "read_record",
     "save_attacked",
     "verdict_key",
 ]

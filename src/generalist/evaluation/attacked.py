@@ -81,6 +81,7 @@ class Attacked:
             "suite": self.suite.name,
             "cascade": self.suite.cascade,
             "stages": {stage.label: stage.spec() for stage in self.suite.stages},
+            "columns": {name: list(labels) for name, labels in self.suite.columns.items()},
             "seed": self.seed,
             "model_sha256": self.model,
             "versions": {"generalist": __version__, "torch": torch.__version__, "python": platform.python_version()},

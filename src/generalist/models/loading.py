@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from generalist.core.errors import UserError
-from generalist.core.files import digest, write_atomically
+from generalist.core.files import digest, read_json, seal_holds, sealed, write_atomically
 from generalist.core.types import StateTree
 from generalist.models.building import build_from_spec, build_model
 from generalist.models.matching import load_matching_
@@ -19,7 +20,8 @@ from generalist.models.spec import Classifier, ModelSpec
 
 __all__ = ["ModelSpec", "build_model", "load_model", "load_weights", "save_model"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+OLDER_VERSIONS = (1,)  # without a digest of the card itself
 _NESTINGS = ("state_dict", "model_state_dict", "model", "net")
 _WRAPPERS = ("module.", "_orig_mod.")
 
@@ -33,12 +35,14 @@ def save_model(model: nn.Module, path: str | Path, *, extra: Mapping[str, Any] |
     # Cloned, for safetensors wants contiguous tensors that share no memory.
     state = {k: v.detach().cpu().clone(memory_format=torch.contiguous_format) for k, v in model.state_dict().items()}
     packed = safetensors.torch.save(state)
-    described = {
-        "format_version": FORMAT_VERSION,
-        "spec": spec.to_json(),
-        "sha256": digest(packed),
-        "extra": dict(extra or {}),
-    }
+    described = sealed(
+        {
+            "format_version": FORMAT_VERSION,
+            "spec": spec.to_json(),
+            "sha256": digest(packed),
+            "extra": dict(extra or {}),
+        }
+    )
     text = json.dumps(described, indent=2) + "\n"  # before anything is written, for extra may not be JSON
     write_atomically(weights, packed)
     write_atomically(card, text.encode())
@@ -49,11 +53,12 @@ def load_model(path: str | Path) -> Classifier:
     """The model that `save_model` wrote, checked against its hash, in eval mode; any of its two files names it."""
     weights, card = _files(path)
     described = _read_card(card)
-    packed = _read(weights)
-    if digest(packed) != described["sha256"]:
-        raise UserError(f"{weights} is not the file that {card.name} describes (its sha256 differs); save it again")
+    packed = _read_described(weights, card, described)
     state = _decode(weights, lambda: safetensors.torch.load(packed))
-    model = build_from_spec(ModelSpec.from_json(described["spec"]))
+    try:
+        model = build_from_spec(ModelSpec.from_json(described["spec"]))
+    except (TypeError, ValueError, KeyError, RuntimeError) as error:
+        raise UserError(f"{card} does not describe a model that can be built: {str(error).splitlines()[0]}") from None
     dtypes = {value.dtype for value in state.values() if value.is_floating_point()}
     if len(dtypes) == 1:  # what was saved in float64 comes back in float64
         model = model.to(dtypes.pop())
@@ -70,7 +75,8 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     """Load a foreign checkpoint (.safetensors, .pt, .pth) into a model, pairing by name."""
     path = Path(path)
     if path.suffix == ".safetensors":
-        packed = _read(path)
+        _, card = _files(path)
+        packed = _read_described(path, card, _read_card(card)) if card.is_file() else _read(path)
         tree: Any = _decode(path, lambda: safetensors.torch.load(packed))
     elif path.suffix in (".pt", ".pth"):
         if not path.is_file():
@@ -120,16 +126,30 @@ def _read(path: Path) -> bytes:
         raise UserError(f"{path} cannot be read: {error.strerror}") from None
 
 
+def _read_described(weights: Path, card: Path, described: Mapping[str, Any]) -> bytes:
+    packed = _read(weights)
+    if digest(packed) != described["sha256"]:
+        raise UserError(f"{weights} is not the file that {card.name} describes (its sha256 differs); save it again")
+    return packed
+
+
 def _read_card(card: Path) -> dict[str, Any]:
-    text = _read(card)
-    try:
-        described = json.loads(text)
-    except ValueError:
-        raise UserError(f"{card} is not JSON; save the model again") from None
-    if not isinstance(described, dict) or not {"format_version", "spec", "sha256", "extra"} <= described.keys():
+    """What a card says, if it is as it was written."""
+    if not card.exists():
+        raise UserError(f"{card} does not exist")
+    described = read_json(card)
+    if seal_holds(described) is False:
+        raise UserError(f"{card} was changed since the model was saved (its digest differs); restore it")
+    fields = {"format_version": int, "spec": dict, "sha256": str, "extra": dict}
+    if not all(isinstance(described.get(field), kind) for field, kind in fields.items()):
         raise UserError(f"{card} does not describe a model; give the file that save_model wrote")
-    if described["format_version"] != FORMAT_VERSION:
-        raise UserError(f"{card} has format {described['format_version']}; this version reads {FORMAT_VERSION}")
+    version = described["format_version"]
+    if version not in (FORMAT_VERSION, *OLDER_VERSIONS):
+        raise UserError(f"{card} has format {version}; this version reads {FORMAT_VERSION}")
+    if seal_holds(described) is None:
+        if version == FORMAT_VERSION:
+            raise UserError(f"{card} was changed since the model was saved (it has no digest); restore it")
+        warnings.warn(f"{card} is of an older version and has no digest: changes to it would not show", stacklevel=2)
     return described
 
 

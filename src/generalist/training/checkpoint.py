@@ -1,30 +1,35 @@
-"""Checkpoints: tensors as safetensors, then a small JSON that names their hash. The JSON is written last, so a
-checkpoint that has one is whole; the last two are kept, and a broken one is named and passed over."""
+"""Checkpoints: tensors as safetensors, then a small JSON that names their hash and has a digest of its own.
 
-import json
+The JSON is written last, so a checkpoint that has one is whole. The last two are kept, and a broken one is named and
+passed over.
+"""
+
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from generalist.core.errors import UserError
-from generalist.core.files import digest, write_atomically, write_json
+from generalist.core.files import digest, read_json, seal_holds, sealed, write_atomically, write_json
 from generalist.core.types import StateTree
 
 KEPT = 2
-FORMAT = 1
+FORMAT = 2
+OLDER_FORMATS = (1,)  # without a digest of the JSON itself
 
 
 def save_checkpoint(folder: Path, step: int, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> Path:
     """Write the checkpoint of `step`, then drop all but the last two."""
-    stem = folder / f"step-{step:09d}"
+    stem = folder / _name(step)
     content = save_tensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     write_atomically(stem.with_suffix(".safetensors"), content)
-    write_json(stem.with_suffix(".json"), {"format": FORMAT, "step": step, "sha256": digest(content), **values})
+    described = sealed({"format": FORMAT, "step": step, "sha256": digest(content), **values})
+    write_json(stem.with_suffix(".json"), described)
     for old in sorted(folder.glob("step-*.json"))[:-KEPT]:
         old.unlink()
     whole = {path.stem for path in folder.glob("step-*.json")}
@@ -34,28 +39,45 @@ def save_checkpoint(folder: Path, step: int, tensors: Mapping[str, Tensor], valu
     return stem
 
 
-def read_checkpoint(stem: Path) -> tuple[StateTree, dict[str, Any]]:
-    """Tensors and values of one checkpoint, checked by hash."""
+def read_checkpoint(stem: Path, *, owner: Mapping[str, str]) -> tuple[StateTree, dict[str, Any]]:
+    """Tensors and values of one checkpoint, both checked by hash. `owner` says whose it must be, as `values` did."""
+    values = read_json(stem.with_suffix(".json"))
+    seal = seal_holds(values)
+    if seal is False or (seal is None and values.get("format") not in OLDER_FORMATS):
+        raise UserError(f"checkpoint {stem} is corrupt: its JSON was changed since it was written")
     try:
-        values = json.loads(stem.with_suffix(".json").read_text())
-        content = stem.with_suffix(".safetensors").read_bytes()
-        if values["format"] != FORMAT:
+        if values["format"] not in (FORMAT, *OLDER_FORMATS):
             raise UserError(f"checkpoint {stem} is of format {values['format']}, this version reads {FORMAT}")
+        content = stem.with_suffix(".safetensors").read_bytes()
         if digest(content) != values["sha256"]:
             raise UserError(f"checkpoint {stem} is corrupt: its content does not match its hash")
-        return load_tensors(content), values
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        if stem.name != _name(values["step"]):
+            raise UserError(f"checkpoint {stem} is corrupt: it is that of step {values['step']}")
+        for aspect, ours in owner.items():
+            if values.get("owner", owner)[aspect] != ours:
+                raise UserError(f"checkpoint {stem} is not of this run: it was made with another {aspect}")
+        tensors = load_tensors(content)
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UserError(f"checkpoint {stem} is corrupt or unreadable: {error}") from None
+    if seal is None:
+        warnings.warn(
+            f"checkpoint {stem}: an older version made it, without a digest; it reset lone learners", stacklevel=2
+        )
+    return tensors, values
 
 
-def latest_checkpoint(folder: Path) -> tuple[StateTree, dict[str, Any]] | None:
+def _name(step: int) -> str:
+    return f"step-{step:09d}"
+
+
+def latest_checkpoint(folder: Path, *, owner: Mapping[str, str]) -> tuple[StateTree, dict[str, Any]] | None:
     """The newest whole checkpoint; None where there is none yet; an error where all of them are broken."""
     broken: UserError | None = None
     for path in sorted(folder.glob("step-*.json"), reverse=True):
         if broken is not None:
             warnings.warn(f"{broken}; trying the one before it", stacklevel=2)
         try:
-            return read_checkpoint(path.with_suffix(""))
+            return read_checkpoint(path.with_suffix(""), owner=owner)
         except UserError as error:
             broken = error
     if broken is not None:

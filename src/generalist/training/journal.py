@@ -2,22 +2,36 @@
 
 import json
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from generalist.core.files import write_atomically
+from generalist.core.files import SEAL, seal_holds, sealed, write_atomically
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a journal; a line cut short by a kill is left out."""
-    records = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            break
+    """The lines of a journal that are as they were written; damaged ones are left out with a warning."""
+    records, damaged = [], 0
+    text = path.read_bytes().decode("utf-8", "replace") if path.exists() else ""
+    for line in text.splitlines(keepends=True):
+        record = _record(line)
+        if record is not None:
+            records.append(record)
+        elif line.endswith("\n"):  # else it is the last one, cut short by a kill
+            damaged += 1
+    if damaged:
+        warnings.warn(f"{path}: {damaged} damaged line(s) are left out", stacklevel=2)
     return records
+
+
+def _record(line: str) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+        good = seal_holds(record) is not False and isinstance(record["step"], int) and isinstance(record["kind"], str)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return {key: value for key, value in record.items() if key != SEAL} if good else None
 
 
 class Journal:
@@ -26,12 +40,12 @@ class Journal:
     def __init__(self, folder: Path, *, step: int, tensorboard: bool = True) -> None:
         self.path = folder / "metrics.jsonl"
         kept = [record for record in read_journal(self.path) if record["step"] <= step]
-        write_atomically(self.path, "".join(json.dumps(record) + "\n" for record in kept).encode())
-        self._file = open(self.path, "a")  # noqa: SIM115 - closed in close()
+        write_atomically(self.path, "".join(json.dumps(sealed(record)) + "\n" for record in kept).encode())
+        self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
         self._board = _board(folder / "tensorboard", step) if tensorboard else None
 
     def write(self, kind: str, step: int, record: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps({"kind": kind, "step": step, **record}) + "\n")
+        self._file.write(json.dumps(sealed({"kind": kind, "step": step, **record})) + "\n")
         self._file.flush()
         if self._board:
             for tag, value in _scalars(record):

@@ -1,5 +1,6 @@
 """Which state of a model is kept: the best on held-out data, or the last."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,10 +29,13 @@ class Scores:
 
 
 class Selection:
-    """`models/<name>.safetensors` always holds the state of each model that the rule prefers so far."""
+    """`models/<name>.safetensors` always holds the state of each model that the rule prefers so far.
 
-    def __init__(self, folder: Path, *, rule: Rule) -> None:
-        self.folder, self.rule = folder, rule
+    `about` is what every card says besides, such as the run that the model is of.
+    """
+
+    def __init__(self, folder: Path, *, rule: Rule, about: Mapping[str, Any] | None = None) -> None:
+        self.folder, self.rule, self.about = folder, rule, dict(about or {})
 
     def consider(self, name: str, model: nn.Module, scores: Scores, *, epoch: int, step: int) -> bool:
         """Keep the model where it beats the kept one; a tie goes to the earlier."""
@@ -39,10 +43,11 @@ class Selection:
         kept = self.kept(name)
         if self.rule != "last" and kept and kept["step"] != step and kept["score"] >= record["score"]:
             return False
-        save_model(model, self.folder / name, extra={"selection": record})
+        save_model(model, self.folder / name, extra={"selection": record, "model": name, **self.about})
         return True
 
     def kept(self, name: str) -> dict[str, Any] | None:
+        """What the card of the model kept so far says; None where none was kept yet."""
         if not (self.folder / f"{name}.json").exists():
             return None
         record: dict[str, Any] = read_extra(self.folder / name)["selection"]

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from generalist.core import ranks
+from generalist.core.errors import UserError
 from generalist.core.types import LossTerms, StateTree
 from generalist.learner import Learner, below, copy_tree_, state_tree
 from generalist.mixing import Mix
@@ -37,9 +38,11 @@ class TrainState:
     """Learners, mix, step, and the running measurements. `global_model` is a place to put θ_g in when it is needed.
 
     Every rank has all learners as objects; those it does not train are not up to date until they are handed over.
+    `owner` says whose checkpoints these are (digests of recipe and data); those of others are refused.
     """
 
     def __init__(self, learners: list[Learner], global_model: nn.Module, *, step: int = 0) -> None:
+        self.owner: dict[str, str] = {}
         self.learners = {learner.name: learner for learner in learners}
         self.global_model = global_model
         self.mix = Mix(state_tree(global_model), list(self.learners))
@@ -163,22 +166,31 @@ class TrainState:
             tensors |= {f"tally/{name}/{key}": value for key, value in tally.sums.items()}
         values["tallies"] = {name: tally.count for name, tally in self.tallies.items()}
         values |= {"regret": asdict(self.regret), "seconds": self.seconds}
-        save_checkpoint(folder, self.step, tensors, {"state": values})
+        save_checkpoint(folder, self.step, tensors, {"owner": self.owner, "state": values})
 
     def load(self, folder: Path) -> bool:
         """Take up the newest whole checkpoint; False where there is none."""
-        found = latest_checkpoint(folder)
+        found = latest_checkpoint(folder, owner=self.owner)
         if found is None:
             return False
         tensors, values = found
-        self.step, state = values["step"], values["state"]
+        try:
+            self._take(tensors, values["step"], values["state"])
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            what = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise UserError(
+                f"the checkpoint of step {values['step']} in {folder} does not fit this run ({what})"
+            ) from None
+        return True
+
+    def _take(self, tensors: StateTree, step: int, state: Mapping[str, Any]) -> None:
+        self.step = step
         for name, learner in self.learners.items():
             learner.load(below(tensors, f"learner/{name}/"), state[f"learner/{name}"])
         self.mix.load(below(tensors, "mix/"), state["mix"])
         for name in self.tallies:
             self.tallies[name] = self._tally(name, state["tallies"][name], below(tensors, f"tally/{name}/"))
         self.regret, self.seconds = Regret(**state["regret"]), state["seconds"]
-        return True
 
     def _tally(self, name: str, count: int, sums: Mapping[str, Tensor]) -> Tally:
         device = self.learners[name].device

@@ -1,0 +1,67 @@
+"""Evaluation records as files: read back only if their figures are those of their verdicts."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from generalist.attacks import STANDARD
+from generalist.core.errors import UserError
+from generalist.core.files import read_json, seal_holds
+from generalist.evaluation.accuracy import percent
+
+MEAN, TRUE_UNION = "mean union", "true union"
+_AGAIN = "remove it and run generalist eval again"
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A record that `generalist eval` wrote. Its percentages are recomputed from the verdicts of its images."""
+    try:
+        record = read_json(path)
+    except UserError as error:
+        raise UserError(f"{error}; {_AGAIN}") from None
+    if seal_holds(record) is False:
+        raise UserError(f"{path} was changed since it was written (its digest differs); {_AGAIN}")
+    try:
+        natural, accuracy = _recomputed(record)
+        differs = natural != record["natural"] or accuracy != record["accuracy"]
+        _ = record["suite"], len(record["examples"]), record["stages"].items()
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
+        raise UserError(f"{path} is not an evaluation record; {_AGAIN}") from None
+    if differs:
+        raise UserError(f"{path} has figures that are not those of its verdicts; {_AGAIN}")
+    return record
+
+
+def _recomputed(record: dict[str, Any]) -> tuple[float, dict[str, dict[str, float]]]:
+    """Natural accuracy and the table, from nothing but the verdicts."""
+    verdicts = dict(record["per_image"])
+    natural = torch.tensor(verdicts.pop("natural"), dtype=torch.bool)
+    if not len(natural) == record["images"] == len(record["examples"]):
+        raise ValueError("one verdict and one name per image")
+    robust: dict[str, dict[str, Tensor]] = {}
+    for threat, stages in verdicts.items():
+        survived = {label: torch.tensor(row, dtype=torch.int8) != 0 for label, row in stages.items()}
+        columns = record["accuracy"][threat]
+        robust[threat] = {name: natural.clone() for name in columns}
+        for name in columns:
+            for label in _stages_of(name, record):
+                robust[threat][name] &= survived[label]
+    table = {threat: {name: percent(kept) for name, kept in row.items()} for threat, row in robust.items()}
+    if len(table) > 1:
+        names = list(next(iter(table.values())))
+        mean = {name: round(sum(row[name] for row in table.values()) / len(table), 2) for name in names}
+        union = {name: percent(torch.stack([row[name] for row in robust.values()]).all(0)) for name in names}
+        table |= {MEAN: mean, TRUE_UNION: union}
+    return percent(natural), table
+
+
+def _stages_of(column: str, record: dict[str, Any]) -> list[str]:
+    """The stages that a column is made of; records of older versions do not say it."""
+    labels = list(record["stages"])
+    if "columns" in record:
+        return list(record["columns"][column])
+    if column in labels:
+        return [column]
+    return list(STANDARD) if record["suite"] == "paper" else labels
