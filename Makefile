@@ -12,7 +12,7 @@ METHODS := nt at at-l2 half trades fat iat rst score score-pgd agr part fast-at 
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo methods test ranks lint bench clean
+.PHONY: help setup demo methods test ranks kills lint bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
@@ -53,6 +53,9 @@ test: lint ## lint, then all tests with line coverage
 
 ranks: $(READY) ## the tests with many processes, all of them (30 killed ranks, up to 6 at once): about a quarter of an hour
 	GENERALIST_ALL_TESTS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/training/test_ranks.py
+
+kills: $(READY) ## 200 random SIGKILLs in training and evaluation, each resumed, the results compared bit for bit
+	GENERALIST_KILLS=200 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/training/test_kills.py
 
 bench: $(READY) ## speed against the textbook loop and against the bare passes, as ratios
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/step.py
