@@ -1,21 +1,26 @@
 """Generalist: robust image classifiers, trained, attacked and explained."""
 
-from generalist import attacks
-from generalist.api import evaluate, load
-from generalist.catalogue import load_recipe, recipe_names
-from generalist.comparison import compare
-from generalist.core.errors import RunError, UserError
-from generalist.core.threat import Threat
-from generalist.core.types import Batch, LossTerms
-from generalist.data import DATASETS, Dataset, load_dataset
-from generalist.evaluation import Attacked, Suite, load_suite
-from generalist.learner import Learner
-from generalist.mixing import Mix, MixPlan
-from generalist.models import MODELS, build_model, load_model, load_weights, save_model
-from generalist.objectives import OBJECTIVES
-from generalist.recipe import Recipe
-from generalist.run import Run, train
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from generalist.version import __version__
+
+if TYPE_CHECKING:
+    from generalist import attacks
+    from generalist.api import evaluate, load
+    from generalist.catalogue import load_recipe, recipe_names
+    from generalist.comparison import compare
+    from generalist.core.errors import RunError, UserError
+    from generalist.core.threat import Threat
+    from generalist.core.types import Batch, LossTerms
+    from generalist.data import DATASETS, Dataset, load_dataset
+    from generalist.evaluation import Attacked, Suite, load_suite
+    from generalist.learner import Learner
+    from generalist.mixing import Mix, MixPlan
+    from generalist.models import MODELS, build_model, load_model, load_weights, save_model
+    from generalist.objectives import OBJECTIVES
+    from generalist.recipe import Recipe
+    from generalist.run import Run, train
 
 LAYERS = (
     "version", "core", "data", "models", "attacks", "objectives", "optimizers", "learner", "mixing", "training",
@@ -57,3 +62,35 @@ __all__ = [
     "save_model",
     "train",
 ]
+
+_HOMES = {
+    "api": ("evaluate", "load"),
+    "catalogue": ("load_recipe", "recipe_names"),
+    "comparison": ("compare",),
+    "core.errors": ("RunError", "UserError"),
+    "core.threat": ("Threat",),
+    "core.types": ("Batch", "LossTerms"),
+    "data": ("DATASETS", "Dataset", "load_dataset"),
+    "evaluation": ("Attacked", "Suite", "load_suite"),
+    "learner": ("Learner",),
+    "mixing": ("Mix", "MixPlan"),
+    "models": ("MODELS", "build_model", "load_model", "load_weights", "save_model"),
+    "objectives": ("OBJECTIVES",),
+    "recipe": ("Recipe",),
+    "run": ("Run", "train"),
+}
+"""Where the public names are. They are imported when they are first used: torch takes seconds, and the command has to
+be able to stop quietly meanwhile (`__main__`)."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "attacks":
+        return import_module("generalist.attacks")
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module 'generalist' has no attribute {name!r}")
+    return getattr(import_module(f"generalist.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
