@@ -82,6 +82,9 @@ def run_table(summary: Mapping[str, Any], *, steps: int) -> Table:
     return accuracy_table(records, title=title)
 
 
+MOST_PHASES = 12
+
+
 def plan_table(facts: Mapping[str, Any], *, description: str) -> Table:
     """What each learner of a recipe does, and when."""
     table = _table(f"{facts['recipe']}: {description}")
@@ -97,7 +100,7 @@ def plan_table(facts: Mapping[str, Any], *, description: str) -> Table:
 def plan_lines(facts: Mapping[str, Any]) -> list[str]:
     """The rest of a plan, a line for each fact."""
     images = ", ".join(f"{count} {part}" for part, count in facts["images"].items())
-    resets = ", ".join(map(str, facts["resets_after_epochs"])) or "none"
+    resets = _few(facts["resets_after_epochs"]) or "none"
     alone = len(facts["learners"]) == 1
     return [
         *_placement_lines(facts),
@@ -109,6 +112,13 @@ def plan_lines(facts: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _few(numbers: Sequence[int], most: int = 40) -> str:
+    """Numbers in a row; of many, the first and the last."""
+    if len(numbers) <= most:
+        return ", ".join(map(str, numbers))
+    return f"{_few(numbers[:5])}, … {_few(numbers[-2:])} ({len(numbers)} in all)"
+
+
 def _placement_lines(facts: Mapping[str, Any]) -> list[str]:
     """Who trains what, and when; nothing where one rank does it all."""
     if facts["ranks"] == 1:
@@ -116,8 +126,9 @@ def _placement_lines(facts: Mapping[str, Any]) -> list[str]:
     lines = []
     for phase in facts["placement"]:
         first, last = phase["first_epoch"] + 1, phase["first_epoch"] + phase["epochs"]
-        who = "; ".join(f"{name} on {', '.join(map(str, ranks))}" for name, ranks in phase["ranks"].items())
+        who = "; ".join(f"{name} on {_few(ranks)}" for name, ranks in phase["ranks"].items())
         lines.append(f"epochs {first}–{last}: {who}")
+    lines = lines if len(lines) <= MOST_PHASES else [*lines[:MOST_PHASES], f"… {len(lines)} phases in all (--json)"]
     return [f"{facts['ranks']} ranks, predicted to be {facts['speed_up']:.2f} × as fast as one:", *lines]
 
 

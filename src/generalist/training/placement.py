@@ -8,6 +8,8 @@ from itertools import groupby
 from generalist.mixing import MixPlan
 
 Ranks = tuple[int, ...]
+PACKED_BEST = 12
+"""So many learners are packed as well as can be; that takes a time that grows exponentially with their number."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,8 @@ def place(costs: Mapping[str, float], *, ranks: int, most: int) -> dict[str, Ran
     names = sorted(costs, key=lambda name: -costs[name])
     if not names:
         return {}
+    if ranks <= len(names) and len(names) > PACKED_BEST:
+        return _packed_in_turn(costs, names, ranks)
     if ranks <= len(names):
         return {name: (rank,) for name, rank in zip(names, _packed([costs[n] for n in names], ranks), strict=True)}
     counts = dict.fromkeys(names, 1)
@@ -69,6 +73,16 @@ def place(costs: Mapping[str, float], *, ranks: int, most: int) -> dict[str, Ran
     for name in names:
         placed[name] = tuple(range(first, first + counts[name]))
         first += counts[name]
+    return placed
+
+
+def _packed_in_turn(costs: Mapping[str, float], names: list[str], ranks: int) -> dict[str, Ranks]:
+    """The costliest first, each to the rank that has least: at most a third above the best."""
+    loads, placed = [0.0] * ranks, dict[str, Ranks]()
+    for name in names:
+        rank = min(range(ranks), key=lambda r: loads[r])
+        loads[rank] += costs[name]
+        placed[name] = (rank,)
     return placed
 
 
