@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from generalist.attacks import frozen
 from generalist.core.errors import UserError
+from generalist.core.files import user_path
 from generalist.core.schedules import SCHEDULES
 from generalist.core.types import Batch, Objective
 from generalist.data import (
@@ -184,7 +185,7 @@ def _mixture(recipe: Recipe, dataset: Dataset, labeller: nn.Module | None, *, la
     label: Label | None = None
     if labeller is not None:
         label = partial(_classes, labeller) if labelled else lambda x: torch.zeros(len(x), dtype=torch.int64)
-    return Mixture(dataset.train, read_extra_split(Path(extra.file).expanduser(), dataset, label=label), extra.share)
+    return Mixture(dataset.train, read_extra_split(user_path(extra.file), dataset, label=label), extra.share)
 
 
 @torch.no_grad()
@@ -248,7 +249,7 @@ def build_network(recipe: Recipe, dataset: Dataset) -> nn.Module:
 
 def init_file(source: str) -> Path:
     """A weights file, or the global model of a run."""
-    path = Path(source).expanduser()
+    path = user_path(source)
     return path / "models" / "global.safetensors" if path.is_dir() else path
 
 

@@ -8,10 +8,10 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from generalist.core.errors import UserError, unknown
+from generalist.core.errors import LONGEST_VALUE, UserError, cut, shown, unknown
+from generalist.core.files import read_text, user_path
 from generalist.core.threat import Threat, parse_fraction
+from generalist.core.yaml_text import DEEPEST, parse_yaml
 from generalist.objectives import OBJECTIVES
 from generalist.recipe import Recipe, parse_recipe
 
@@ -92,7 +92,7 @@ def _kept(old: Mapping[str, Any], new: Mapping[str, Any]) -> Raw:
 def _resolve(name: str, *, here: Path, trail: tuple[Path, ...]) -> Raw:
     if name in recipe_names():
         return _compose(*_split(name))
-    path = (here / Path(name).expanduser()).resolve()
+    path = user_path(here / user_path(name)).resolve()
     if path in trail:
         raise UserError(f"recipes extend each other in a circle: {' → '.join(map(str, (*trail, path)))}")
     if not path.is_file():
@@ -103,7 +103,7 @@ def _resolve(name: str, *, here: Path, trail: tuple[Path, ...]) -> Raw:
     if base is None:
         return raw
     if not isinstance(base, str):
-        raise UserError(f"{path}: extends takes one recipe name or file, got {base!r}")
+        raise UserError(f"{path}: extends takes one recipe name or file, got {shown(base)}")
     return merge(_resolve(base, here=path.parent, trail=(*trail, path)), raw)
 
 
@@ -113,14 +113,14 @@ def _no_recipe(name: str, path: Path, trail: tuple[Path, ...]) -> UserError:
         return UserError(f"there is no recipe file {path}{by}")
     if difflib.get_close_matches(name, recipe_names(), n=1):
         return unknown("recipe", name, recipe_names())
-    return UserError(f"unknown recipe {name!r}{by}; `generalist recipes` lists the shipped ones, or give a .yaml file")
+    return UserError(
+        f"unknown recipe {shown(name)}{by}; `generalist recipes` lists the shipped ones, or give a .yaml file"
+    )
 
 
 def read_yaml(path: Path | Traversable) -> Raw:
-    try:
-        raw = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        raise UserError(f"{path} is not readable YAML: {' '.join(str(error).split())}") from None
+    text = read_text(path) if isinstance(path, Path) else path.read_text(encoding="utf-8")
+    raw = parse_yaml(text, str(path))
     if not isinstance(raw, dict):
         raise UserError(f"{path} must hold a mapping of recipe fields, got {type(raw).__name__}")
     return raw
@@ -168,13 +168,15 @@ def _fill_from_tasks(raw: Raw) -> Raw:
     tasks = _mapping(raw, "tasks", "task templates by name")
     learners = {}
     for name in _mapping(raw, "learners", "learners by name"):
-        own = dict(_mapping(raw["learners"], name, f"the fields of learner {name!r}"))
+        own = dict(_mapping(raw["learners"], name, f"the fields of learner {shown(name)}"))
         task = own.pop("task", name)
+        if not isinstance(task, str):
+            raise UserError(f"learner {shown(name)}: task is the name of a task template, got {shown(task)}")
         if task not in tasks and "objective" not in own:
             if not tasks:
-                raise UserError(f"learner {name!r} has no objective; give it one, such as objective: natural")
-            raise unknown(f"task for learner {name!r}:", str(task), tasks)
-        template = _mapping(tasks, task, f"the fields of task {task!r}")
+                raise UserError(f"learner {shown(name)} has no objective; give it one, such as objective: natural")
+            raise unknown(f"task for learner {shown(name)}:", task, tasks)
+        template = _mapping(tasks, task, f"the fields of task {shown(task)}")
         learners[name] = merge(template, _scaled(own, template))
     return {key: value for key, value in raw.items() if key != "tasks"} | {"learners": learners}
 
@@ -186,7 +188,9 @@ def _scaled(own: Raw, template: Mapping[str, Any]) -> Raw:
         return own
     times, old = objective["threat"].get("times"), base.get("threat") if isinstance(base, Mapping) else None
     if times is None or len(objective["threat"]) > 1 or old is None:
-        raise UserError(f"threat takes norm:eps, or {{times: 1/2}} of its task's, got {dict(objective['threat'])!r}")
+        raise UserError(
+            f"threat takes norm:eps, or {{times: 1/2}} of its task's, got {shown(dict(objective['threat']))}"
+        )
     threat = Threat.parse(old)
     changed = {**objective, "threat": f"{threat.norm}:{threat.eps * parse_fraction(times)}"}
     if isinstance(base, Mapping) and "step_size" in base:
@@ -197,7 +201,7 @@ def _scaled(own: Raw, template: Mapping[str, Any]) -> Raw:
 def _mapping(raw: Mapping[str, Any], field: str, what: str) -> Mapping[str, Any]:
     value = raw.get(field)
     if value is not None and not isinstance(value, Mapping):
-        raise UserError(f"{field} is a mapping of {what}, got {value!r}")
+        raise UserError(f"{cut(field, LONGEST_VALUE)} is a mapping of {what}, got {shown(value)}")
     return value or {}
 
 
@@ -205,16 +209,13 @@ def _parse_override(text: str, raw: Raw) -> Raw:
     """ "learners.natural.optimizer.lr=0.05" → a mapping to merge; only what exists can be set."""
     path, equals, value = text.partition("=")
     keys = path.strip().split(".")
-    if not equals or not all(keys):
-        raise UserError(f"--set takes field.path=value, such as training.epochs=10, got {text!r}")
+    if not equals or not all(keys) or len(keys) > DEEPEST:
+        raise UserError(f"--set takes field.path=value, such as training.epochs=10, got {shown(text)}")
     if keys[0] == "learners" and len(keys) < 3:
-        raise UserError(f"--set changes one field of a learner, such as learners.linf.gamma=rest, got {text!r}")
+        raise UserError(f"--set changes one field of a learner, such as learners.linf.gamma=rest, got {shown(text)}")
     if keys[0] == "learners" and keys[1] not in raw["learners"]:
         raise unknown("learner", keys[1], raw["learners"])
-    try:
-        parsed = yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise UserError(f"--set {path}: {value!r} is not readable as a value") from None
+    parsed = parse_yaml(value, f"--set {cut(path, LONGEST_VALUE)}: {shown(value)}")
     for key in reversed(keys):
         parsed = {key: parsed}
     result: Raw = parsed

@@ -1,5 +1,6 @@
 """The command line: thin, and the only place that exits."""
 
+import io
 import json
 import os
 import shlex
@@ -17,8 +18,8 @@ from generalist.build import build
 from generalist.catalogue import load_recipe, recipe_names, recipe_parts
 from generalist.comparison import compare
 from generalist.core import ranks
-from generalist.core.errors import RunError, UserError
-from generalist.core.files import sealed, write_atomically, write_json
+from generalist.core.errors import RunError, UserError, one_line, shown
+from generalist.core.files import sealed, user_path, write_atomically, write_json
 from generalist.core.ranks import joined_ranks, leads, started_together
 from generalist.core.threat import Threat
 from generalist.doctor import estimate, examine, outline
@@ -41,6 +42,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
+MOST_IMAGES = 1_000_000_000
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only results.")]
 Json = Annotated[bool, typer.Option("--json", help="Results as JSON on standard output.")]
 Set = Annotated[
@@ -69,12 +71,14 @@ def train_command(
     download: Annotated[bool, typer.Option("--download", help="Fetch missing data from its official source.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; train and write nothing.")] = False,
     processes: Annotated[
-        int | None, typer.Option("--ranks", min=1, help="With --dry-run: where so many ranks would have the learners.")
+        int | None,
+        typer.Option("--ranks", min=1, max=4096, help="With --dry-run: where so many ranks would have the learners."),
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Train a recipe into a run folder."""
+    out = _writable(out, folder=True)
     loaded = load_recipe(recipe, set_ or [])
     if dry_run:
         _show_plan(loaded, download=download, as_json=as_json, processes=processes or ranks.world())
@@ -120,9 +124,13 @@ def eval_command(
     model: Annotated[str | None, typer.Option(help="Anybody's model: module:callable or a network's name.")] = None,
     weights: Annotated[Path | None, typer.Option(help="Its weights: .safetensors, .pt or .pth.")] = None,
     data: Annotated[str, typer.Option(help="For a model that is no run: a dataset, an .npz file or a folder.")] = "",
-    n: Annotated[int | None, typer.Option("--n", "--images", min=1, help="Only the first n test images.")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images attacked at once; no verdict depends on it.")] = 250,
-    seed: Annotated[int, typer.Option(min=0, help="Of everything random in the attacks.")] = 0,
+    n: Annotated[
+        int | None, typer.Option("--n", "--images", min=1, max=MOST_IMAGES, help="Only the first n test images.")
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option(min=1, max=1_000_000, help="Images attacked at once; no verdict depends on it.")
+    ] = 250,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Of everything random in the attacks.")] = 0,
     learners: Annotated[
         bool | None, typer.Option("--learners/--global", help="A run's learners too, or its global model only.")
     ] = None,
@@ -132,6 +140,11 @@ def eval_command(
     quiet: Quiet = False,
 ) -> None:
     """Attack a model: a run's, a saved one, or anybody's."""
+    target = [user_path(path) for path in target or []]
+    weights = None if weights is None else user_path(weights)
+    for path in (save_adv, Path(json_file) if json_file not in (None, "-") else None):
+        _writable(path)
+    user_path(data)
     threats = [Threat.parse(text) for text in threat or []]
     chosen = load_suite(suite)
     reporter = make_reporter(quiet=quiet or json_file == "-" or not leads())
@@ -210,15 +223,18 @@ def compare_command(
 ) -> None:
     """Put evaluated runs side by side; nothing is trained or attacked again."""
     if scatter_file is not None and scatter_file.suffix.lower() != ".png":
-        raise UserError(f"--scatter writes a .png file, got {str(scatter_file)!r}")
-    found = compare(runs, suite=suite, paper=paper)
+        raise UserError(f"--scatter writes a .png file, got {shown(str(scatter_file))}")
+    for path in (csv_file, latex_file, markdown_file, scatter_file):
+        _writable(path)
+    _writable(Path(json_file) if json_file not in (None, "-") else None)
+    found = compare([user_path(run) for run in runs], suite=suite, paper=paper)
     files: dict[Path, bytes] = {}
     if csv_file is not None:
-        files[csv_file] = layouts.csv_text(found).encode()
+        files[csv_file] = _bytes(layouts.csv_text(found))
     if latex_file is not None:
-        files[latex_file] = layouts.latex_text(found).encode()
+        files[latex_file] = _bytes(layouts.latex_text(found))
     if markdown_file is not None:
-        files[markdown_file] = layouts.markdown_text(found).encode()
+        files[markdown_file] = _bytes(layouts.markdown_text(found))
     if scatter_file is not None:
         from generalist.report.scatter import draw_scatter  # matplotlib is slow to import, and for this alone
 
@@ -276,6 +292,7 @@ def doctor_command(
 
 
 def _complain(text: str) -> None:
+    text = one_line(text)
     if int(os.environ.get("RANK", "0")) > 0:
         return  # the first rank speaks for all
     console = Console(stderr=True)
@@ -286,7 +303,24 @@ def _complain(text: str) -> None:
 
 
 def _warn(message: Warning | str, category: type[Warning], *_: Any) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    print(f"warning: {one_line(str(message))}", file=sys.stderr)
+
+
+def _writable(path: Path | None, *, folder: bool = False) -> Path | None:
+    """A file or folder that is to be written, looked at before anything long begins."""
+    if path is None:
+        return None
+    path = user_path(path)
+    if path.is_dir() and not folder:
+        raise UserError(f"{shown(str(path))} is a folder; give a file to write")
+    nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if nearest != path and not nearest.is_dir():
+        raise UserError(f"{shown(str(path))} cannot be written: {shown(str(nearest))} is not a folder")
+    return path
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode(errors="backslashreplace")  # a path may hold bytes that are no UTF-8
 
 
 def _usage(error: Any) -> str:
@@ -307,9 +341,26 @@ def _json_to_stdout(arguments: list[str]) -> list[str]:
     return [part for a, b in zip(arguments, bare, strict=True) for part in ([a, "-"] if b else [a])]
 
 
+def _too_large(error: Exception) -> bool:
+    """Whether memory, Python's stack or a number's range was exceeded; torch has no type of its own for all of it."""
+    said = str(error).lower()
+    torch_says = ("can't allocate", "out of memory", "overflow", "invalid buffer size", "invalid size")
+    return isinstance(error, MemoryError | RecursionError | OverflowError) or (
+        isinstance(error, RuntimeError) and any(words in said for words in torch_says)
+    )
+
+
+def _print_anything() -> None:
+    """Where the locale lacks a character (ℓ, γ), it is printed as an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
     warnings.showwarning = _warn  # type: ignore[assignment]
+    _print_anything()
     try:
         with joined_ranks():
             if not leads():
@@ -329,10 +380,13 @@ def main() -> None:
     except OSError as error:
         _complain(str(error))
         code = 1
-    except Exception:
-        if started_together() == 1:
+    except Exception as error:
+        if _too_large(error):
+            _complain(f"too large for this machine: {str(error) or type(error).__name__}")
+        elif started_together() == 1:
             raise
-        traceback.print_exc()
+        else:
+            traceback.print_exc()
         code = 1
     if started_together() > 1:  # gloo's threads may abort an orderly exit; all files are closed by now
         sys.stdout.flush()

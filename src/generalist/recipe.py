@@ -6,13 +6,23 @@ from fractions import Fraction
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    model_validator,
+)
 
-from generalist.core.errors import UserError, unknown
+from generalist.core.errors import LONGEST_VALUE, UserError, cut, shown, unknown
+from generalist.core.files import LONGEST_NAME, file_name
 from generalist.core.registry import Registry, explain
 from generalist.core.schedules import SCHEDULES
-from generalist.core.threat import Threat
-from generalist.core.types import Count, Exact, NonNegativeFloat, PositiveFloat, Unit
+from generalist.core.threat import Threat, parse_fraction
+from generalist.core.types import Count, Exact, Natural, NonNegativeFloat, PositiveFloat, Steps, Unit
 from generalist.mixing import REST, Gamma, Points, Share
 from generalist.objectives import OBJECTIVES, networks_needed
 from generalist.optimizers import OPTIMIZERS
@@ -44,11 +54,13 @@ def _component(registry: Registry[Any]) -> Callable[[Any], Component]:
         if isinstance(value, Component):
             return value
         if not isinstance(value, str | Mapping):
-            raise ValueError(f"takes a name or a mapping with a name, such as {registry.names()[0]}, got {value!r}")
+            raise ValueError(
+                f"takes a name or a mapping with a name, such as {registry.names()[0]}, got {shown(value)}"
+            )
         options = {"name": value} if isinstance(value, str) else dict(value)
         if "name" not in options:
             raise ValueError(f"needs a name, one of {', '.join(registry.names())}")
-        name = str(options.pop("name"))
+        name = options.pop("name")
         return Component(name, _reraised(registry.check, name, options))
 
     return parse
@@ -75,7 +87,7 @@ def _gamma(value: Any) -> Gamma:
     if isinstance(value, Mapping):
         for key in value:
             if key not in ("share", "at", "values"):
-                raise ValueError(str(unknown("field of gamma:", str(key), ("share", "at", "values"))))
+                raise ValueError(str(unknown("field of gamma:", key, ("share", "at", "values"))))
         if "share" in value:
             if len(value) > 1:
                 raise ValueError("takes a share or breakpoints {at: […], values: […]}, got both")
@@ -87,11 +99,13 @@ def _gamma(value: Any) -> Gamma:
 
 def _unit(value: Any, what: str) -> float:
     try:
-        number = float(Fraction(str(value)))
-    except (ValueError, ZeroDivisionError):
-        raise ValueError(f"takes `rest`, a number, {{share: …}} or {{at: […], values: […]}}, got {value!r}") from None
+        number = float(parse_fraction(value))
+    except UserError:
+        raise ValueError(
+            f"takes `rest`, a number, {{share: …}} or {{at: […], values: […]}}, got {shown(value)}"
+        ) from None
     if not 0 <= number <= 1:
-        raise ValueError(f"{what} lies in 0..1, got {value!r}")
+        raise ValueError(f"{what} lies in 0..1, got {shown(value)}")
     return number
 
 
@@ -103,6 +117,16 @@ def _plain_gamma(gamma: Gamma) -> Any:
     return gamma
 
 
+def _text(value: str) -> str:
+    """Something to look up: the name of a part, a file or a device."""
+    if not 0 < len(value) <= LONGEST_TEXT or not value.isprintable():
+        raise ValueError(f"takes 1 to {LONGEST_TEXT} printable characters, got {shown(value)}")
+    return value
+
+
+LONGEST_TEXT = 1000
+Text = Annotated[str, AfterValidator(_text)]
+MOST_LEARNERS, MOST_THREATS = 30, 20
 _AsPlain = PlainSerializer(lambda component: component.plain())
 
 
@@ -117,29 +141,29 @@ LABELS = "labels"
 class ExtraSection(Section):
     """More training images: an .npz with images and labels, and the share of each batch that comes from it."""
 
-    file: str
+    file: Text
     share: Annotated[float, Field(gt=0, lt=1)] = 0.5
 
 
 class DataSection(Section):
     """Which images, how they are split, and how training images are varied."""
 
-    name: str
-    root: str | None = None
-    size: Count | None = None
+    name: Text
+    root: Text | None = None
+    size: Annotated[int, Field(ge=1, le=4096)] | None = None
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     limit: Count | None = None
-    crop: Annotated[int, Field(ge=0)] = 0
+    crop: Natural = 0
     flip: bool = False
-    cutout: Annotated[int, Field(ge=0)] = 0
-    workers: Annotated[int, Field(ge=0)] = 0
+    cutout: Natural = 0
+    workers: Annotated[int, Field(ge=0, le=1000)] = 0
     extra: ExtraSection | None = None
 
 
 class ModelSection(Section):
     """A network by name; normalisation by the training set's mean and deviation is inside it unless `none`."""
 
-    name: str
+    name: Text
     width: Count | None = None
     normalize: Literal["data", "none"] = "data"
     options: dict[str, Any] = {}
@@ -183,7 +207,7 @@ class TrainingSection(Section):
     epochs: Count
     batch_size: Count = 128
     precision: Precision = "auto"
-    device: str = "auto"
+    device: Text = "auto"
     clip_norm: PositiveFloat | None = None
     accumulate: Count = 1
     sync_batchnorm: bool = True
@@ -195,40 +219,41 @@ class TrainingSection(Section):
 class ValidationSection(Section):
     """PGD-`steps` under each threat, on `images` of the held-out split (all of it if not given)."""
 
-    threats: tuple[Threat, ...]
+    threats: Annotated[tuple[Threat, ...], Field(max_length=MOST_THREATS)]
     every_epochs: Count = 1
     images: Count | None = None
-    steps: Count = 20
+    steps: Steps = 20
     batch_size: Count = 250
 
 
 class InitSection(Section):
     """Start from an existing checkpoint's weights, as if `epoch` epochs were done."""
 
-    from_: Annotated[str, Field(alias="from")]
-    epoch: Annotated[int, Field(ge=0)] = 0
+    from_: Annotated[Text, Field(alias="from")]
+    epoch: Natural = 0
 
 
 class Recipe(Section):
-    name: str
-    description: str = ""
-    seed: Annotated[int, Field(ge=0)] = 0
+    name: Annotated[str, BeforeValidator(lambda given: _reraised(file_name, given, "a recipe's name"))]
+    description: Annotated[str, Field(max_length=LONGEST_TEXT)] = ""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     data: DataSection
     model: ModelSection
     training: TrainingSection
-    learners: Annotated[dict[str, LearnerSection], Field(min_length=1)]
+    learners: Annotated[dict[str, LearnerSection], Field(min_length=1, max_length=MOST_LEARNERS)]
     mixing: MixingSection = MixingSection()
     validation: ValidationSection
     select: Rule = "validation"
     init: InitSection | None = None
-    needs: dict[str, str] = {}
+    needs: dict[str, Text] = {}
     """Networks that must be trained before, by what objectives call them: a run, a weights file, or a recipe's name."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Recipe":
         for name in self.learners:
-            if name == "global" or not name.replace("-", "").replace("_", "").isalnum():
-                raise ValueError(f"{name!r} cannot name a learner; use letters, digits, - and _, and not 'global'")
+            plain = name.replace("-", "").replace("_", "").isalnum() and len(name.encode()) <= LONGEST_NAME
+            if name == "global" or not plain:
+                raise ValueError(f"{shown(name)} cannot name a learner; use letters, digits, - and _, and not 'global'")
         if self.training.accumulate > self.training.batch_size:
             raise ValueError(
                 f"training.accumulate must be at most the batch size {self.training.batch_size},"
@@ -246,7 +271,7 @@ class Recipe(Section):
         for need in self.needs:
             if need not in wanted:
                 listed = ", ".join(sorted(wanted)) or "none"
-                raise ValueError(f"needs names a network {need!r} that nothing here uses; what is used: {listed}")
+                raise ValueError(f"needs names a network {shown(need)} that nothing here uses; what is used: {listed}")
         if self.init and self.init.epoch >= self.training.epochs:
             raise ValueError(f"init.epoch must be below training.epochs {self.training.epochs}, got {self.init.epoch}")
         return self
@@ -261,22 +286,24 @@ class Recipe(Section):
 
 def parse_recipe(raw: Mapping[str, Any]) -> Recipe:
     """A plain mapping → a checked recipe, or one line saying what is wrong with it."""
+    if not isinstance(raw, Mapping):
+        raise UserError(f"a recipe is a mapping of fields, got {shown(raw)}")
     _check_fields(raw, Recipe, "")
     try:
         return Recipe.model_validate(raw)
     except ValidationError as error:
-        raise UserError(f"recipe {raw.get('name', '')!r}: {_complaint(error)}") from None
+        raise UserError(f"recipe {shown(raw.get('name', ''))}: {_complaint(error)}") from None
 
 
 def _complaint(error: ValidationError) -> str:
     """The first complaint. Our own checks say what was given; a section's class means nothing to a user."""
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
+    first = error.errors(include_url=False)[0]
+    where = cut(".".join(str(part) for part in first["loc"]), LONGEST_VALUE)
     if first["type"] == "value_error":
         text = first["msg"].removeprefix("Value error, ")
         return f"{where}: {text}" if where else text
     if first["type"] in ("model_type", "dict_type"):
-        return f"{where}: takes a mapping of fields, got {first['input']!r}"
+        return f"{where}: takes a mapping of fields, got {shown(first['input'])}"
     return explain(error).replace("Input should", "should")
 
 
@@ -295,7 +322,7 @@ def _check_fields(raw: Any, schema: Any, where: str) -> None:
         names = {info.alias or name: info.annotation for name, info in section.model_fields.items()}
         for key, value in raw.items():
             if key not in names:
-                raise unknown(f"field of {where.removesuffix('.')}:" if where else "recipe field", str(key), names)
+                raise unknown(f"field of {where.removesuffix('.')}:" if where else "recipe field", key, names)
             _check_fields(value, names[key], f"{where}{key}.")
 
 
@@ -326,6 +353,6 @@ def first_difference(ours: Recipe, theirs: Recipe) -> str | None:
                 if found:
                     return found
             return None
-        return None if a == b else f"{'.'.join(path)} is {a!r} here and {b!r} there"
+        return None if a == b else f"{'.'.join(path)} is {shown(a)} here and {shown(b)} there"
 
     return walk(decisive(ours.plain()), decisive(theirs.plain()), ())

@@ -26,6 +26,7 @@ from generalist.core.files import (
     remove_leftovers,
     seal_holds,
     sealed,
+    user_path,
     write_atomically,
     write_json,
 )
@@ -203,7 +204,7 @@ def _warn_of_split_batchnorm(experiment: Experiment) -> None:
 
 def _needed(source: str, trail: tuple[str, ...] = ()) -> Run | Path | Recipe:
     """What a recipe needs, as it is there: a run, a weights file, or a recipe that is to be trained before."""
-    path = Path(source).expanduser()
+    path = user_path(source)
     if path.is_dir():
         return Run(path)
     if path.is_file() and path.suffix not in (".yaml", ".yml"):

@@ -15,7 +15,7 @@ from generalist.attacks.view import attack_view
 from generalist.core.errors import UserError, unknown
 from generalist.core.rng import ImageStreams, Source, normal_like, per_image
 from generalist.core.threat import Threat, column
-from generalist.core.types import Count
+from generalist.core.types import Count, Steps
 
 Loss = Literal["ce", "dlr", "targeted"]
 Stage = tuple[Threat, int]
@@ -86,8 +86,8 @@ def apgd_ce(
     y: Tensor,
     *,
     threat: Threat,
-    steps: Count = 100,
-    restarts: Count = 1,
+    steps: Steps = 100,
+    restarts: Steps = 1,
     generator: Source | None = None,
 ) -> Tensor:
     """APGD on the cross-entropy."""
@@ -100,8 +100,8 @@ def apgd_dlr(
     y: Tensor,
     *,
     threat: Threat,
-    steps: Count = 100,
-    restarts: Count = 1,
+    steps: Steps = 100,
+    restarts: Steps = 1,
     generator: Source | None = None,
 ) -> Tensor:
     """APGD on the difference of logits ratio."""
@@ -114,8 +114,8 @@ def apgd_t(
     y: Tensor,
     *,
     threat: Threat,
-    steps: Count = 100,
-    restarts: Count = 1,
+    steps: Steps = 100,
+    restarts: Steps = 1,
     targets: Count = 9,
     generator: Source | None = None,
 ) -> Tensor:

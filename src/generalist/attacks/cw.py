@@ -8,7 +8,7 @@ from generalist.attacks import criteria
 from generalist.attacks.pgd import pgd
 from generalist.core.rng import Source
 from generalist.core.threat import Threat
-from generalist.core.types import Count, PositiveFloat
+from generalist.core.types import PositiveFloat, Steps
 
 
 def cw(
@@ -17,11 +17,11 @@ def cw(
     y: Tensor,
     *,
     threat: Threat,
-    steps: Count = 30,
+    steps: Steps = 30,
     step_size: float | Fraction | None = None,
     kappa: PositiveFloat = 50.0,
     random_start: bool = True,
-    restarts: Count = 1,
+    restarts: Steps = 1,
     generator: Source | None = None,
 ) -> Tensor:
     """PGD that raises −max(z_y − max_{i≠y} z_i + κ, 0), the last point: [B, ...] → [B, ...]."""

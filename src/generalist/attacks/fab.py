@@ -19,7 +19,7 @@ from generalist.attacks.view import attack_view, loss_and_gradient, misclassifie
 from generalist.core.errors import UserError
 from generalist.core.rng import Source, per_image
 from generalist.core.threat import Threat, column
-from generalist.core.types import Count, PositiveFloat, Unit
+from generalist.core.types import Count, PositiveFloat, Steps, Unit
 
 SEARCH_STEPS = 3  # of the final search, as in the paper
 SEARCH_OVERSHOOT = 0.05  # a point on the boundary itself is a tie, which misleads nobody
@@ -31,9 +31,9 @@ def fab_t(
     y: Tensor,
     *,
     threat: Threat,
-    steps: Count = 100,
+    steps: Steps = 100,
     targets: Count = 9,
-    restarts: Count = 1,
+    restarts: Steps = 1,
     alpha_max: Unit = 0.1,
     eta: PositiveFloat = 1.05,
     beta: Unit = 0.9,
@@ -62,9 +62,9 @@ def fab_distance(
     y: Tensor,
     *,
     threat: Threat,
-    steps: Count = 100,
+    steps: Steps = 100,
     targets: Count = 9,
-    restarts: Count = 1,
+    restarts: Steps = 1,
     alpha_max: Unit = 0.1,
     eta: PositiveFloat = 1.05,
     beta: Unit = 0.9,

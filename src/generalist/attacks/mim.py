@@ -11,7 +11,7 @@ from generalist.attacks.pgd import ascend
 from generalist.attacks.view import attack_view, loss_and_gradient
 from generalist.core.rng import Source, per_image
 from generalist.core.threat import Threat
-from generalist.core.types import Count, Criterion, NonNegativeFloat
+from generalist.core.types import Criterion, NonNegativeFloat, Steps
 
 SMALLEST = 1e-38  # what float32 can still divide by: a sure model has tiny gradients, and they count
 
@@ -22,7 +22,7 @@ def mim(
     y: Tensor,
     *,
     threat: Threat,
-    steps: Count = 20,
+    steps: Steps = 20,
     step_size: float | Fraction | None = None,
     momentum: NonNegativeFloat = 1.0,
     random_start: bool = False,

@@ -13,7 +13,7 @@ from generalist.attacks.view import attack_view, loss_and_gradient
 from generalist.core.errors import UserError
 from generalist.core.rng import Source, per_image
 from generalist.core.threat import Threat, unblocked
-from generalist.core.types import Count, Criterion
+from generalist.core.types import Criterion, Steps
 
 L1_DENSITY = 0.01  # the share of pixels an ℓ1 step moves (Tramèr and Boneh 2019)
 
@@ -27,7 +27,7 @@ def pgd(
     steps: int = 10,
     step_size: float | Fraction | None = None,
     random_start: bool = True,
-    restarts: Count = 1,
+    restarts: Steps = 1,
     start: Tensor | None = None,
     generator: Source | None = None,
     criterion: Criterion = cross_entropy,

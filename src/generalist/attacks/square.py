@@ -22,7 +22,7 @@ from generalist.attacks.windows import PLACES, TURN, Window, exchange, first_poi
 from generalist.core.errors import UserError
 from generalist.core.rng import ImageStreams, Source, per_image
 from generalist.core.threat import Norm, Threat
-from generalist.core.types import Count, Unit
+from generalist.core.types import Count, Steps, Unit
 from generalist.models import Patchable, Patches, float32_on_cpu
 
 SCHEDULE = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # the windows' area halves after these, of 10 000 queries
@@ -43,7 +43,7 @@ def square(
     threat: Threat,
     queries: Count = 5000,
     p_init: Unit = 0.8,
-    restarts: Count = 1,
+    restarts: Steps = 1,
     generator: Source | None = None,
 ) -> Tensor:
     """x' misclassified where the search finds one, the image itself elsewhere: [B, C, H, W] → [B, C, H, W].

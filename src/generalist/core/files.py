@@ -1,5 +1,6 @@
 """Files that are either whole or not there, and that show when they were changed."""
 
+import errno
 import hashlib
 import json
 import os
@@ -8,8 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from generalist.core.errors import RunError, UserError
+from generalist.core.errors import RunError, UserError, shown
 
+LONGEST_NAME = 100
+"""Bytes of a name that files are called by; systems allow 255, and endings are added to it."""
 SEAL = "digest"
 """The field of a sealed mapping that has the digest of all its other fields."""
 
@@ -59,7 +62,8 @@ def _lives(process: int) -> bool:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_atomically(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    write_atomically(path, text.encode(errors="backslashreplace"))  # a path may hold bytes that are no UTF-8
 
 
 def digest(content: bytes) -> str:
@@ -85,10 +89,38 @@ def seal_holds(content: Mapping[str, Any]) -> bool | None:
     return bool(content[SEAL] == fingerprint(rest))
 
 
+def user_path(given: str | Path) -> Path:
+    """A path that a user wrote, with ~ expanded, or one line saying why there cannot be such a file."""
+    try:
+        path = Path(given).expanduser()
+        os.lstat(path)
+    except RuntimeError:
+        raise UserError(f"{shown(str(given))}: there is no such user's home; write the path out") from None
+    except ValueError:  # a NUL character, or one that the file system's encoding lacks
+        raise UserError(f"{shown(str(given))} cannot be a path") from None
+    except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES):
+            raise UserError(f"{shown(str(given))} cannot be a path: {error.strerror}") from None
+    return path
+
+
+def file_name(given: Any, what: str) -> str:
+    """A name that files are called by: one plain part of a path."""
+    name = given if isinstance(given, str) else ""
+    if not 0 < len(name.encode(errors="replace")) <= LONGEST_NAME or not name.isprintable() or set(name) & set("/\\:$"):
+        name = ""
+    if not name or not (name[0].isalnum() or name[0] == "_"):
+        raise UserError(
+            f"{what} is given to files: 1 to {LONGEST_NAME} printable characters without / \\ : $"
+            f" the first a letter, a digit or _, got {shown(given)}"
+        )
+    return name
+
+
 def read_text(path: Path) -> str:
     """A text file in UTF-8, whatever the locale says."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise UserError(f"{path} is damaged: it is not UTF-8 text") from None
     except FileNotFoundError:

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from generalist.core.errors import UserError, unknown
+from generalist.core.errors import LONGEST_VALUE, UserError, cut, shown, unknown
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,7 +38,7 @@ class Registry(Generic[F]):
         return sorted(self._entries)
 
     def get(self, name: str) -> F:
-        if name not in self._entries:
+        if not isinstance(name, str) or name not in self._entries:
             raise unknown(self.kind, name, self._entries)
         return self._entries[name]
 
@@ -81,8 +81,8 @@ def _schema(function: Callable[..., Any], runtime: frozenset[str]) -> type[BaseM
 
 def explain(error: ValidationError) -> str:
     """The first complaint of pydantic as one line: where, what was given, what would do."""
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
+    first = error.errors(include_url=False)[0]
+    where = cut(".".join(str(part) for part in first["loc"]), LONGEST_VALUE)
     said = first["type"] in ("missing", "value_error")  # our own errors say what was given
-    given = "" if said else f", got {first['input']!r}"
+    given = "" if said else f", got {shown(first['input'])}"
     return f"{where}: {first['msg'].removeprefix('Value error, ')}{given}" if where else first["msg"]

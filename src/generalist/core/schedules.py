@@ -17,6 +17,7 @@ from generalist.core.types import Exact, NonNegativeFloat, Unit
 Schedule = Callable[[Fraction], float]
 SCHEDULES: Registry[Callable[..., float]] = Registry("schedule")
 
+MOST_POINTS = 100
 InsideTraining = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -35,6 +36,8 @@ def check_points(at: Sequence[Fraction], values: Sequence[float]) -> None:
     """Breakpoints must be as many as their values, rising, and inside [0, 1]."""
     if len(at) != len(values) or not at:
         raise UserError(f"a piecewise schedule needs one value for each breakpoint, got {len(at)} and {len(values)}")
+    if len(at) > MOST_POINTS:
+        raise UserError(f"a piecewise schedule has at most {MOST_POINTS} breakpoints, got {len(at)}")
     if any(b <= a for a, b in pairwise(at)) or at[0] < 0 or at[-1] > 1:
         raise UserError(f"breakpoints must rise within 0..1 (shares of training), got {', '.join(map(str, at))}")
 

@@ -1,5 +1,6 @@
 """What an attacker may do: a norm and a radius in pixel units. The only code that knows a norm."""
 
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, cast, get_args
@@ -8,19 +9,30 @@ import torch
 from pydantic_core import core_schema
 from torch import Tensor
 
-from generalist.core.errors import UserError, unknown
+from generalist.core.errors import UserError, shown, unknown
 from generalist.core.rng import Source, normal_like, uniform_like
 
 Norm = Literal["linf", "l2", "l1"]
 TINY = 1e-12
 
 
+LEAST, MOST = Fraction(1, 10**12), Fraction(10**12)
+"""The sizes that an exact number may have, if it is not 0; their squares, and their inverses, are float32 numbers."""
+_NUMBER = re.compile(r"[+-]?[\d_]*\.?[\d_]*(/[\d_]+)?(e[+-]?\d{1,3})?", re.ASCII | re.IGNORECASE)
+
+
 def parse_fraction(value: Any) -> Fraction:
     """ "8/255", "0.3", 0.3 or 1 as an exact fraction."""
     try:
-        return Fraction(str(value).strip())
+        text = str(value).strip()
+        if len(text) > 100 or not _NUMBER.fullmatch(text):  # Fraction("1e999999999") would take all memory there is
+            raise ValueError
+        number = Fraction(text)
     except (ValueError, ZeroDivisionError):
-        raise UserError(f"{value!r} is not a number or a fraction such as 8/255") from None
+        raise UserError(f"{shown(value)} is not a number or a fraction such as 8/255") from None
+    if number and not LEAST <= abs(number) <= MOST:
+        raise UserError(f"{shown(value)} is too {'large' if abs(number) > MOST else 'small'} a number")
+    return number
 
 
 def column(values: Tensor, x: Tensor) -> Tensor:
@@ -42,7 +54,7 @@ class Threat:
 
     def __post_init__(self) -> None:
         if self.norm not in get_args(Norm):
-            raise unknown("norm", str(self.norm), get_args(Norm))
+            raise unknown("norm", self.norm, get_args(Norm))
         object.__setattr__(self, "eps", parse_fraction(self.eps))
         if self.eps <= 0:
             raise UserError(f"eps must be > 0, got {self.eps}")
@@ -54,7 +66,7 @@ class Threat:
             return text
         norm, colon, eps = str(text).partition(":")
         if not colon:
-            raise UserError(f"a threat is written norm:eps, such as linf:8/255, got {text!r}")
+            raise UserError(f"a threat is written norm:eps, such as linf:8/255, got {shown(text)}")
         return cls(cast(Norm, norm.strip().lower()), parse_fraction(eps))
 
     def __str__(self) -> str:

@@ -93,4 +93,10 @@ Exact = Annotated[Fraction, BeforeValidator(_fraction), PlainSerializer(_plain)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Natural = Annotated[int, Field(ge=0, le=1_000_000)]
+"""The bounds are far from anything useful: what is beyond them is a slip, and would only fail later and worse."""
+Steps = Annotated[int, Field(ge=1, le=10_000)]
+"""Of an attack that judges."""
+InnerSteps = Annotated[int, Field(ge=1, le=1000)]
+"""Of an attack that trains, at every step of training."""

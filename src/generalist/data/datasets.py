@@ -27,6 +27,8 @@ from generalist.data.svhn import read_svhn
 
 DATASETS: Registry[Callable[..., Parts]] = Registry("dataset", runtime=("size",))
 _TEST_SHARE = 0.2
+MOST_BYTES = 2**34
+"""Of resized images that are kept in memory."""
 _OWN_ROOT = ("folder", "npz")
 
 
@@ -189,4 +191,7 @@ def _limited(split: Split, limit: int | None, seed: int) -> Split:
 def _resized(split: Split, size: int) -> Split:
     if not isinstance(split, ArraySplit):
         return split
+    room = len(split) * split.shape[0] * size**2
+    if room > MOST_BYTES:
+        raise UserError(f"{len(split)} images of size {size} take {room >> 30} GiB of memory; choose a smaller size")
     return ArraySplit(resize(split.images, size=size), split.labels)

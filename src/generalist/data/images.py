@@ -10,7 +10,7 @@ from generalist.core.errors import UserError
 
 Box = tuple[int, int, int, int]
 SMALL = 64  # up to this side an image is used whole; above it the usual border of 224 in 256 is cut away
-_CHUNK = 512
+_CHUNK, _PIXELS = 512, 2**26  # images, and values, that are resized at once
 
 
 def open_image(path: str) -> Image.Image:
@@ -60,11 +60,12 @@ def resize(images: Tensor, *, size: int) -> Tensor:
         return images
     height, width, top, left = frame(images.shape[2], images.shape[3], size, border=False)
     out = images.new_empty(len(images), images.shape[1], size, size)
-    for start in range(0, len(images), _CHUNK):
-        part = images[start : start + _CHUNK].float()
+    chunk = max(1, min(_CHUNK, _PIXELS // (images.shape[1] * height * width)))
+    for start in range(0, len(images), chunk):
+        part = images[start : start + chunk].float()
         part = F.interpolate(part, (height, width), mode="bilinear", antialias=True, align_corners=False)
         part = part[:, :, top : top + size, left : left + size]
         top_value = 1.0 if images.is_floating_point() else 255.0
         part = part if images.is_floating_point() else part.round()
-        out[start : start + _CHUNK] = part.clamp(0, top_value).to(images.dtype)
+        out[start : start + chunk] = part.clamp(0, top_value).to(images.dtype)
     return out

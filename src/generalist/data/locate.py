@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from generalist.core.errors import UserError
+from generalist.core.files import user_path
 
 
 class MissingData(UserError):
@@ -22,8 +23,8 @@ class Layout(NamedTuple):
 def data_root(root: Path | str | None) -> Path:
     """The given root, else $GENERALIST_DATA, else the user's cache."""
     if root is not None:
-        return Path(root).expanduser()
-    return Path(os.environ.get("GENERALIST_DATA") or "~/.cache/generalist").expanduser()
+        return user_path(root)
+    return user_path(os.environ.get("GENERALIST_DATA") or "~/.cache/generalist")
 
 
 def locate(name: str, layouts: Sequence[Layout]) -> list[Path]:

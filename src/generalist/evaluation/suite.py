@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from generalist.attacks import ATTACKS, STANDARD
-from generalist.core.errors import UserError, unknown
+from generalist.core.errors import UserError, shown, unknown
+from generalist.core.files import LONGEST_NAME, file_name, read_text, user_path
+from generalist.core.yaml_text import parse_yaml
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,7 @@ def _shipped() -> dict[str, Suite]:
     }
 
 
+MOST_ATTACKS = 100
 SUITE_NAMES = ("pgd20", "quick", "autoattack", "paper")
 
 
@@ -88,32 +89,39 @@ def load_suite(name_or_path: str | Path) -> Suite:
     shipped = _shipped()
     if str(name_or_path) in shipped:
         return shipped[str(name_or_path)]
-    path = Path(name_or_path)
-    if not path.is_file():
+    path = user_path(name_or_path)
+    if not path.exists():
         raise unknown("suite", str(name_or_path), shipped)
-    try:
-        raw = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not readable YAML: {' '.join(str(error).split())}") from None
-    return _parse(raw, path)
+    return _parse(parse_yaml(read_text(path), str(path)), path)
 
 
 def _parse(raw: Any, path: Path) -> Suite:
     if not isinstance(raw, dict) or not isinstance(raw.get("attacks"), list) or not raw["attacks"]:
         raise UserError(f"{path}: a suite is a mapping with a list of `attacks`")
+    if len(raw["attacks"]) > MOST_ATTACKS:
+        raise UserError(f"{path}: a suite has at most {MOST_ATTACKS} attacks, got {len(raw['attacks'])}")
     for key in raw:
         if key not in ("name", "cascade", "attacks"):
             raise unknown(f"field of suite {path}:", str(key), ("name", "cascade", "attacks"))
     stages = []
     for entry in raw["attacks"]:
+        if not isinstance(entry, str | dict):
+            raise UserError(f"{path}: an attack is a name or a mapping with `attack`, got {shown(entry)}")
         options = {"attack": entry} if isinstance(entry, str) else dict(entry)
         if "attack" not in options:
             raise UserError(f"{path}: each entry needs `attack`, one of {', '.join(ATTACKS.names())}")
         attack = options.pop("attack")
-        stages.append(_stage(str(options.pop("label", attack)), attack, **options))
+        label = options.pop("label", attack)
+        if not isinstance(label, str) or not 0 < len(label) <= LONGEST_NAME or not label.isprintable():
+            raise UserError(f"{path}: a label is 1 to {LONGEST_NAME} printable characters, got {shown(label)}")
+        stages.append(Stage(label, attack, ATTACKS.check(attack, options)))
     labels = [stage.label for stage in stages]
     if len(set(labels)) < len(labels):
         raise UserError(f"{path}: two attacks share a label; give each its own `label`")
-    name, cascade = str(raw.get("name", path.stem)), bool(raw.get("cascade", True))
+    name, cascade = file_name(raw.get("name", path.stem), f"{path}: name"), raw.get("cascade", True)
+    if not isinstance(cascade, bool):
+        raise UserError(f"{path}: cascade is true or false, got {shown(cascade)}")
+    if name in labels and len(labels) > 1 and not cascade:
+        raise UserError(f"{path}: an attack and the suite are both called {shown(name)}; give one another name")
     columns = {} if cascade else {label: (label,) for label in labels}
     return Suite(name, tuple(stages), {**columns, name: tuple(labels)}, cascade)

@@ -7,13 +7,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from generalist.core.errors import UserError, unknown
+from generalist.core.errors import UserError, shown, unknown
 from generalist.core.rng import derive
 from generalist.models.foreign import callable_builder, timm_builder
 from generalist.models.normalize import normalization
 from generalist.models.registry import MODELS
 from generalist.models.spec import Classifier, ModelSpec
 from generalist.models.wide_resnet import FAMILIES, PATTERN, parse_wrn
+
+MOST_PARAMETERS = 1_000_000_000
 
 
 def build_model(
@@ -34,6 +36,14 @@ def build_model(
             raise UserError(f"model {name!r} with {field}={value}; it must be 1 or more")
     normalize = normalization(mean, std, channels=channels)
     build, knobs = _resolve(name, options if width is None else {**options, "width": width})
+    if _may_be_huge(name, knobs):
+        with torch.device("meta"):  # shapes without memory
+            parameters = sum(p.numel() for p in build(classes=classes, channels=channels, size=size).parameters())
+        if parameters > MOST_PARAMETERS:
+            raise UserError(
+                f"model {shown(name)} with {shown(knobs)} has {parameters} parameters;"
+                f" at most {MOST_PARAMETERS} are built"
+            )
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed, which would also reseed every GPU.
         torch.default_generator.manual_seed(derive("init", seed))
@@ -51,6 +61,13 @@ def build_model(
     model = Classifier(normalize=normalize, network=network, spec=spec)
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing from torch's stubs
     return model
+
+
+def _may_be_huge(name: str, knobs: Mapping[str, Any]) -> bool:
+    """Whether one of our own networks is so far from its usual size that it is measured before it is made."""
+    ours = ":" not in name and not name.startswith("timm/")
+    depth, factor = parse_wrn(name) or (0, 0)
+    return ours and (knobs.get("width", 0) > 500 or depth > 200 or factor > 40)
 
 
 def build_from_spec(spec: ModelSpec, *, seed: int = 0) -> Classifier:

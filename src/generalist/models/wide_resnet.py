@@ -46,7 +46,7 @@ class WideResNet(nn.Module):
 
 def parse_wrn(name: str) -> tuple[int, int] | None:
     """The depth and factor of a name of the form wrn-D-K; None for any other name."""
-    match = re.fullmatch(r"wrn-(\d+)-(\d+)", name)
+    match = re.fullmatch(r"wrn-(\d{1,4})-(\d{1,4})", name, re.ASCII)
     return (int(match[1]), int(match[2])) if match else None
 
 

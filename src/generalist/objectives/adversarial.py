@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from generalist.attacks import pgd
 from generalist.core.threat import Threat
-from generalist.core.types import Count, Loss, LossTerms, Moment, Unit
+from generalist.core.types import InnerSteps, Loss, LossTerms, Moment, Unit
 from generalist.objectives.fields import StepSize
 from generalist.objectives.registry import OBJECTIVES
 
@@ -24,7 +24,7 @@ def adversarial(
     moment: Moment,
     threat: Threat,
     beta: Beta = 1.0,
-    steps: Count = 10,
+    steps: InnerSteps = 10,
     step_size: StepSize | None = None,
     random_start: bool = True,
     label_smoothing: Unit = 0.0,

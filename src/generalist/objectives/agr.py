@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from generalist.attacks import pgd
 from generalist.core.threat import TINY, Threat
-from generalist.core.types import Count, Loss, LossTerms, Moment, PositiveFloat
+from generalist.core.types import InnerSteps, Loss, LossTerms, Moment, PositiveFloat
 from generalist.objectives.fields import Share, StepSize
 from generalist.objectives.gradients import weight_gradients, with_gradients
 from generalist.objectives.registry import OBJECTIVES
@@ -22,7 +22,7 @@ def agr(
     *,
     moment: Moment,
     threat: Threat,
-    steps: Count = 10,
+    steps: InnerSteps = 10,
     step_size: StepSize | None = None,
     start: Share = Fraction(155, 200),
     longest: PositiveFloat = 0.1,

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from generalist.attacks import apgd
 from generalist.core.ranks import over_the_batch
-from generalist.core.types import Count, Loss, LossTerms, Moment, Unit
+from generalist.core.types import InnerSteps, Loss, LossTerms, Moment, Unit
 from generalist.objectives.fields import Threats
 from generalist.objectives.registry import OBJECTIVES
 from generalist.objectives.stateful import Stateful
@@ -18,7 +18,7 @@ class ExtremeNorms(Stateful):
 
     errors: Tensor
 
-    def __init__(self, *, threats: Threats, steps: Count = 10, memory: Unit = 0.9) -> None:
+    def __init__(self, *, threats: Threats, steps: InnerSteps = 10, memory: Unit = 0.9) -> None:
         super().__init__()
         self._threats, self._steps, self._memory = threats, steps, memory
         self.register_buffer("errors", torch.ones(len(threats)))

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from generalist.attacks import ascend, attack_view, cross_entropy, loss_and_gradient
 from generalist.core.rng import normal_like
 from generalist.core.threat import Threat
-from generalist.core.types import Count, Loss, LossTerms, Moment, NonNegativeFloat
+from generalist.core.types import InnerSteps, Loss, LossTerms, Moment, NonNegativeFloat
 from generalist.objectives.fields import Share, StepSize
 from generalist.objectives.registry import OBJECTIVES
 
-Patience = Annotated[int, Field(ge=0)]
+Patience = Annotated[int, Field(ge=0, le=1000)]
 
 
 @OBJECTIVES.register("fat")
@@ -26,7 +26,7 @@ def fat(
     *,
     moment: Moment,
     threat: Threat,
-    steps: Count = 10,
+    steps: InnerSteps = 10,
     step_size: StepSize | None = None,
     patience: tuple[Patience, Patience, Patience] = (0, 1, 2),
     patience_until: tuple[Share, Share] = (Fraction(5, 12), Fraction(3, 4)),

@@ -12,9 +12,9 @@ from generalist.core.rng import normal_like
 from generalist.core.threat import Threat
 from generalist.core.types import Exact, Moment
 
-StepSize = Annotated[Exact, Field(gt=0)]
+StepSize = Annotated[Exact, Field(gt=0, le=10**6)]
 StepSizes = tuple[StepSize, ...]
-Threats = Annotated[tuple[Threat, ...], Field(min_length=1)]
+Threats = Annotated[tuple[Threat, ...], Field(min_length=1, max_length=20)]
 Share = Annotated[Exact, Field(ge=0, le=1)]
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from generalist.attacks import pgd
 from generalist.core.rng import ImageStreams
 from generalist.core.threat import Threat, column
-from generalist.core.types import Count, Loss, LossTerms, Moment
+from generalist.core.types import InnerSteps, Loss, LossTerms, Moment
 from generalist.objectives.fields import StepSize
 from generalist.objectives.registry import OBJECTIVES
 
@@ -19,7 +19,7 @@ def iat(
     *,
     moment: Moment,
     threat: Threat,
-    steps: Count = 7,
+    steps: InnerSteps = 7,
     step_size: StepSize | None = None,
 ) -> Loss:
     """½[mix-CE(mix(x)) + mix-CE(mix(x'))], λ~Beta(1,1) for each pair and anew for x'; x' from unmixed images."""

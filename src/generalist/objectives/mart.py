@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from generalist.attacks import pgd
 from generalist.core.threat import Threat
-from generalist.core.types import Count, Loss, LossTerms, Moment, NonNegativeFloat
+from generalist.core.types import InnerSteps, Loss, LossTerms, Moment, NonNegativeFloat
 from generalist.objectives.fields import StepSize, divergence, near
 from generalist.objectives.registry import OBJECTIVES
 
@@ -20,7 +20,7 @@ def mart(
     moment: Moment,
     threat: Threat,
     beta: NonNegativeFloat = 5.0,
-    steps: Count = 10,
+    steps: InnerSteps = 10,
     step_size: StepSize | None = None,
 ) -> Loss:
     """CE(x') − log(1 − max_{k≠y} p'_k) + β·KL(p‖p')·(1 − p_y), mean over the batch."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from generalist.attacks import ascend, attack_view, cross_entropy, loss_and_gradient, pgd
 from generalist.core.errors import UserError
 from generalist.core.threat import Threat, column
-from generalist.core.types import Count, Loss, LossTerms, Moment
+from generalist.core.types import InnerSteps, Loss, LossTerms, Moment
 from generalist.objectives.fields import StepSizes, Threats
 from generalist.objectives.registry import OBJECTIVES
 
@@ -29,7 +29,7 @@ def average(
     *,
     moment: Moment,
     threats: Threats,
-    steps: Count = 10,
+    steps: InnerSteps = 10,
     step_sizes: StepSizes | None = None,
 ) -> Loss:
     """The mean of CE(x') over one adversarial batch a threat; with one threat, AT."""
@@ -51,7 +51,7 @@ def worst(
     *,
     moment: Moment,
     threats: Threats,
-    steps: Count = 10,
+    steps: InnerSteps = 10,
     step_sizes: StepSizes | None = None,
 ) -> Loss:
     """CE of whichever x' is worst for each image."""
@@ -69,7 +69,7 @@ def msd(
     *,
     moment: Moment,
     threats: Threats,
-    steps: Count = 10,
+    steps: InnerSteps = 10,
     step_sizes: StepSizes | None = None,
 ) -> Loss:
     """CE(x'), x' from `steepest_of_all`."""
@@ -125,5 +125,5 @@ def highest(view: nn.Module, candidates: Tensor, y: Tensor) -> tuple[Tensor, Ten
 
 
 def _sizes(threats: tuple[Threat, ...], step_sizes: StepSizes | None) -> list[float]:
-    """Steps of ε/4 unless given, one a threat."""
+    """InnerSteps of ε/4 unless given, one a threat."""
     return [threat.radius / 4 for threat in threats] if step_sizes is None else [float(size) for size in step_sizes]

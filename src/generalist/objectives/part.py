@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from generalist.attacks import attack_view, cross_entropy, frozen, loss_and_gradient
 from generalist.core.errors import UserError
 from generalist.core.threat import Threat, column
-from generalist.core.types import Count, Loss, LossTerms, Moment, PositiveFloat, Unit
+from generalist.core.types import InnerSteps, Loss, LossTerms, Moment, PositiveFloat, Unit
 from generalist.objectives.fields import Share, StepSize
 from generalist.objectives.registry import OBJECTIVES
 
@@ -31,7 +31,7 @@ def part(
     *,
     moment: Moment,
     threat: Threat,
-    steps: Count = 10,
+    steps: InnerSteps = 10,
     step_size: StepSize | None = None,
     start: Share = Fraction(1, 6),
     lower: Unit = 0.875,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from generalist.attacks import apgd
 from generalist.core.threat import TINY, Threat
-from generalist.core.types import Count, Loss, LossTerms, Moment, NonNegativeFloat, Unit
+from generalist.core.types import InnerSteps, Loss, LossTerms, Moment, NonNegativeFloat, Unit
 from generalist.objectives.fields import divergence
 from generalist.objectives.registry import OBJECTIVES
 from generalist.objectives.stateful import Stateful
@@ -29,7 +29,7 @@ class Ramp(Stateful):
     outlives_reset = False
 
     def __init__(
-        self, *, threats: Pair, steps: Count = 10, pairing: NonNegativeFloat = 5.0, clean_share: Unit = 0.5
+        self, *, threats: Pair, steps: InnerSteps = 10, pairing: NonNegativeFloat = 5.0, clean_share: Unit = 0.5
     ) -> None:
         super().__init__()
         self._threats, self._steps, self._pairing, self._clean_share = threats, steps, pairing, clean_share

@@ -16,7 +16,7 @@ from torch.func import functional_call
 
 from generalist.attacks import pgd
 from generalist.core.errors import UserError
-from generalist.core.types import Count, Loss, LossTerms, Moment
+from generalist.core.types import InnerSteps, Loss, LossTerms, Moment
 from generalist.objectives.fields import Threats
 from generalist.objectives.registry import OBJECTIVES
 from generalist.objectives.stateful import Consulted, Stateful
@@ -31,7 +31,7 @@ class Curve(Stateful):
     own_start = True
 
     def __init__(
-        self, *, networks: Mapping[str, nn.Module], threats: Threats, steps: Count = 10, points: Count = 61
+        self, *, networks: Mapping[str, nn.Module], threats: Threats, steps: InnerSteps = 10, points: InnerSteps = 61
     ) -> None:
         super().__init__()
         self._ends = [Consulted(networks[name]) for name in self.needs]

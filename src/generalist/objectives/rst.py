@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from generalist.attacks import pgd
 from generalist.core.threat import Threat
-from generalist.core.types import Count, Loss, LossTerms, Moment, NonNegativeFloat
+from generalist.core.types import InnerSteps, Loss, LossTerms, Moment, NonNegativeFloat
 from generalist.objectives.fields import StepSize, near
 from generalist.objectives.registry import OBJECTIVES
 
@@ -19,7 +19,7 @@ def rst(
     *,
     moment: Moment,
     threat: Threat,
-    steps: Count = 10,
+    steps: InnerSteps = 10,
     step_size: StepSize | None = None,
     natural_weight: NonNegativeFloat = 0.5,
     robust_weight: NonNegativeFloat = 0.5,

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from generalist.attacks import pgd
 from generalist.core.threat import Threat
-from generalist.core.types import Count, Criterion, Loss, LossTerms, Moment, NonNegativeFloat
+from generalist.core.types import Criterion, InnerSteps, Loss, LossTerms, Moment, NonNegativeFloat
 from generalist.objectives.fields import StepSize, eval_logits, near
 from generalist.objectives.registry import OBJECTIVES
 
@@ -25,7 +25,7 @@ def score(
     form: Literal["pgd", "trades"] = "trades",
     beta: NonNegativeFloat = 6.0,
     threshold: NonNegativeFloat | None = None,
-    steps: Count = 10,
+    steps: InnerSteps = 10,
     step_size: StepSize | None = None,
 ) -> Loss:
     """d = ‖p − q‖². pgd: ReLU(d(p(x'), y) − 0.4). trades: ReLU(d(p(x), y) + β·d(p(x'), p(x)) − 0.3)."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from generalist.attacks import kl, pgd
 from generalist.core.threat import Threat
-from generalist.core.types import Count, Loss, LossTerms, Moment, NonNegativeFloat
+from generalist.core.types import InnerSteps, Loss, LossTerms, Moment, NonNegativeFloat
 from generalist.objectives.fields import StepSize, divergence, eval_logits, near
 from generalist.objectives.registry import OBJECTIVES
 from generalist.objectives.stateful import Consulted, Stateful
@@ -26,7 +26,7 @@ def trades(
     moment: Moment,
     threat: Threat,
     beta: NonNegativeFloat = 6.0,
-    steps: Count = 10,
+    steps: InnerSteps = 10,
     step_size: StepSize | None = None,
 ) -> Loss:
     """CE(x) + β·KL(p(x)‖p(x')), gradient through both; β = 0 is natural training and makes no x'."""
@@ -57,7 +57,7 @@ class HelperAdversarial(Stateful):
         beta: NonNegativeFloat = 2.5,
         gamma: NonNegativeFloat = 0.5,
         reach: NonNegativeFloat = 2.0,
-        steps: Count = 10,
+        steps: InnerSteps = 10,
         step_size: StepSize | None = None,
     ) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class BoundaryGuided(Stateful):
         *,
         threat: Threat,
         beta: NonNegativeFloat = 6.0,
-        steps: Count = 10,
+        steps: InnerSteps = 10,
         step_size: StepSize | None = None,
     ) -> None:
         super().__init__()
