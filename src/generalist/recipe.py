@@ -204,7 +204,7 @@ class TrainingSection(Section):
     Switched off, the result depends on the number of ranks.
     """
 
-    epochs: Count
+    epochs: Annotated[int, Field(ge=1, le=10_000)]
     batch_size: Count = 128
     precision: Precision = "auto"
     device: Text = "auto"

@@ -59,7 +59,7 @@ def textbook(count, *, averaging, warmup, redistribute, plan):
             else:
                 theta[key] = models[0].state_dict()[key].clone()
         epoch = (step + 1) / PER_EPOCH
-        if redistribute and epoch == int(epoch) and epoch >= 4 and epoch % 2 == 0 and step + 1 < STEPS:
+        if count > 1 and redistribute and epoch == int(epoch) and epoch >= 4 and epoch % 2 == 0 and step + 1 < STEPS:
             for index, model in enumerate(models):
                 model.load_state_dict(theta)
                 optimizers[index].state.clear()

@@ -1,9 +1,9 @@
 """What happens when: the weights γ, the decay, the redistributions, and which learners must be trained at all."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 from generalist.core.errors import UserError
@@ -142,7 +142,11 @@ class MixPlan:
         for at in self._breaks:
             below = int(at * self.steps)
             look |= {step for step in (below, below + 1) if first < step < last}
-        return all(self.weights(step)[name] == 0 for step in look)
+        return all(self._known_weights(step)[name] == 0 for step in look)
+
+    @cached_property
+    def _known_weights(self) -> Callable[[int], dict[str, float]]:
+        return lru_cache(maxsize=4096)(self.weights)
 
     def live_epochs(self, name: str) -> float:
         """How many epochs' worth of steps the learner is trained."""
@@ -150,6 +154,7 @@ class MixPlan:
         for first in range(0, self.steps, self.steps_per_epoch):
             last = first + self.steps_per_epoch - 1
             ends = self.live(name, first), self.live(name, last)
-            alike = ends[0] == ends[1] and self.redistribution != "every_step"
+            step_by_step = self.redistribution == "every_step" and self.redistributes_after(first)
+            alike = ends[0] == ends[1] and not step_by_step
             live += self.steps_per_epoch * ends[0] if alike else sum(self.live(name, s) for s in range(first, last + 1))
         return live / self.steps_per_epoch
