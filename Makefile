@@ -9,10 +9,14 @@ METHODS := nt at at-l2 half trades fat iat rst score score-pgd agr part fast-at 
 	avg max msd e-at ramp rmc \
 	generalist-d-natural generalist-d-norms generalist-t generalist-d-trades generalist-t-mart \
 	generalist-5 generalist-7 generalist-10
+SEED ?= 0
+MUTATIONS ?= 20000
+CORRUPTIONS ?= 1000
+SECONDS ?= 1800
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo methods test ranks kills lint bench clean
+.PHONY: help setup demo methods test fuzz kills ranks lint bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
@@ -50,6 +54,10 @@ lint: $(READY) ## style and types
 # One thread a test worker: busy workers with several threads each spin against one another.
 test: lint ## lint, then all tests with line coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES) --cov --cov-report=term
+
+fuzz: $(READY) ## mutated recipes and command lines, damaged run folders (SEED, MUTATIONS, CORRUPTIONS, SECONDS)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz.py --seed $(SEED) --mutations $(MUTATIONS) \
+		--corruptions $(CORRUPTIONS) --seconds $(SECONDS)
 
 ranks: $(READY) ## the tests with many processes, all of them (30 killed ranks, up to 6 at once): about a quarter of an hour
 	GENERALIST_ALL_TESTS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/training/test_ranks.py
