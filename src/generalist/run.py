@@ -4,7 +4,7 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from torch import nn
 from generalist.build import Experiment, build, build_network
 from generalist.catalogue import load_recipe, read_yaml
 from generalist.core import ranks
-from generalist.core.errors import UserError
+from generalist.core.errors import RunError, UserError
 from generalist.core.files import (
     fingerprint,
     read_json,
@@ -151,7 +151,7 @@ def train(
             experiment = build(recipe, dataset=experiment.dataset, networks=networks)
         state = experiment.state
         state.owner = {"recipe": Run(folder).identity, "data": experiment.dataset.training_digest()}
-        ranks.by_leader(lambda: _check_cards(folder))
+        ranks.by_leader(lambda: _warn_of_damaged_models(folder, recipe))
         if resume and state.load(folder / "checkpoints"):
             reporter.say(f"resumed {folder} at step {state.step} of {experiment.plan.steps}")
         if ranks.world() > 1:
@@ -175,6 +175,8 @@ def train(
 
 
 def _finish(folder: Path, experiment: Experiment) -> None:
+    for wrong in _damaged_models(folder, _validated(folder)):
+        raise RunError(f"{wrong}; all else is trained: restore the file and add --resume, or train the run again")
     write_json(folder / "summary.json", sealed(_summary(folder, experiment)))
     from generalist.report.figures import draw_run  # matplotlib is slow to import, and for this alone
 
@@ -250,11 +252,26 @@ def _write_recipe(folder: Path, recipe: Recipe) -> None:
     write_atomically(folder / "recipe.yaml", f"{RECIPE_DIGEST}{fingerprint(decisive(raw))}\n{text}".encode())
 
 
-def _check_cards(folder: Path) -> None:
-    """The models selected so far; a run that goes on would compare new ones with what their cards say."""
-    selection = Selection(folder / "models", rule="last")
-    for card in sorted((folder / "models").glob("*.json")):
-        selection.kept(card.stem)
+def _warn_of_damaged_models(folder: Path, recipe: Recipe) -> None:
+    """Before a run goes on: what is wrong with the models selected so far.
+
+    It is not refused: a kill between the writes of a model's two files looks alike, and mends itself when the same
+    epoch is validated again.
+    """
+    saved = {path.stem for path in (folder / "models").glob("*.*") if not path.name.startswith(".")}
+    expected = saved | (_validated(folder) if recipe.select != "last" else set())
+    for wrong in _damaged_models(folder, expected):
+        warnings.warn(f"{wrong}; unless a later epoch is better, this run will end without that model", stacklevel=2)
+
+
+def _damaged_models(folder: Path, names: Iterable[str]) -> list[str]:
+    selection = Selection(folder / "models", rule="last", about={"run": Run(folder).identity})
+    return [wrong for name in sorted(names) if (wrong := selection.damage(name))]
+
+
+def _validated(folder: Path) -> set[str]:
+    """The models that the run has measured so far."""
+    return {name for row in Run(folder).metrics if row["kind"] == "validation" for name in row["models"]}
 
 
 def _check_network(name: str, network: nn.Module, experiment: Experiment) -> None:

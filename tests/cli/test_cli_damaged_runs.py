@@ -198,3 +198,24 @@ def test_temporary_files_of_killed_processes_are_removed(cli: Cli, cut: Path) ->
     assert cli(*TRAIN, cut).code == 0
     assert not dead.exists()
     assert living.exists()
+
+
+@pytest.mark.parametrize("harm", ["flipped", "no weights", "no card", "neither"])
+def test_a_damaged_model_is_told_when_a_run_goes_on_and_the_run_does_not_pass_as_whole(
+    cli: Cli, cut: Path, trained: Run, harm: str
+) -> None:
+    weights, card = cut / "models" / "linf.safetensors", cut / "models" / "linf.json"
+    kept = weights.read_bytes(), card.read_bytes()
+    if harm == "flipped":
+        weights.write_bytes(kept[0][:-1] + bytes([kept[0][-1] ^ 1]))
+    for path in {"no weights": [weights], "no card": [card], "neither": [weights, card]}.get(harm, []):
+        path.unlink()
+    outcome = cli(*TRAIN, cut)
+    assert outcome.code == 1
+    assert "warning: " in outcome.err
+    assert "models/linf" in outcome.errors[-1]
+    assert not (cut / "summary.json").exists()
+    weights.write_bytes(kept[0])
+    card.write_bytes(kept[1])
+    assert cli(*TRAIN, cut).code == 0
+    assert same_models(cut, trained.folder)

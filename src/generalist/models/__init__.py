@@ -17,7 +17,7 @@ foreign         the patterns timm/<name> and module:callable
 from generalist.models import preact_resnet, resnet, small_cnn, wide_resnet  # noqa: F401
 from generalist.models.building import build_from_spec, build_model
 from generalist.models.folding import fold_batchnorm, folded, forget_transforms, refresh_
-from generalist.models.loading import load_model, load_weights, read_extra, save_model
+from generalist.models.loading import check_saved, load_model, load_weights, read_extra, save_model
 from generalist.models.normalize import Normalize
 from generalist.models.patches import Patchable, Patches
 from generalist.models.registry import MODELS
@@ -35,6 +35,7 @@ __all__ = [
     "SharedBatchNorm",
     "build_from_spec",
     "build_model",
+    "check_saved",
     "float32_on_cpu",
     "fold_batchnorm",
     "folded",

@@ -66,6 +66,12 @@ def load_model(path: str | Path) -> Classifier:
     return model.eval()
 
 
+def check_saved(path: str | Path) -> None:
+    """Refuse a saved model whose weights are missing or are not those that its card describes."""
+    weights, card = _files(path)
+    _read_described(weights, card, _read_card(card))
+
+
 def read_extra(path: str | Path) -> dict[str, Any]:
     """The `extra` that was saved beside a model."""
     return _read_card(_files(path)[1])["extra"]

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from torch import nn
 
-from generalist.models import read_extra, save_model
+from generalist.core.errors import UserError
+from generalist.models import check_saved, read_extra, save_model
 
 Rule = Literal["validation", "last", "test"]
 
@@ -46,9 +47,24 @@ class Selection:
         save_model(model, self.folder / name, extra={"selection": record, "model": name, **self.about})
         return True
 
+    def damage(self, name: str) -> str | None:
+        """What is wrong with the files of the model kept so far, if anything; a changed card is an error."""
+        self.kept(name)
+        try:
+            check_saved(self.folder / name)
+        except UserError as error:
+            return str(error)
+        return None
+
     def kept(self, name: str) -> dict[str, Any] | None:
         """What the card of the model kept so far says; None where none was kept yet."""
         if not (self.folder / f"{name}.json").exists():
             return None
-        record: dict[str, Any] = read_extra(self.folder / name)["selection"]
+        card = read_extra(self.folder / name)
+        for field, ours in (("model", name), ("run", self.about.get("run"))):
+            if ours is not None and card.get(field, ours) != ours:
+                raise UserError(
+                    f"{self.folder / name}.json is of another {field}; restore the file that this run wrote"
+                )
+        record: dict[str, Any] = card["selection"]
         return record
