@@ -42,6 +42,36 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
+
+def _read(given: Any) -> Any:
+    """A path that is to be read, or several; none where none was given."""
+    return [user_path(path) for path in given] if isinstance(given, list) else given and user_path(given)
+
+
+def _data(given: str) -> str:
+    user_path(given)
+    return given
+
+
+def _written(given: Path | None) -> Path | None:
+    """A file or folder that is to be written, looked at before anything long begins."""
+    if given is None:
+        return None
+    path = user_path(given)
+    nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if nearest != path and not nearest.is_dir():
+        raise UserError(f"{shown(str(path))} cannot be written: {shown(str(nearest))} is not a folder")
+    return path
+
+
+def _written_file(given: Any) -> Any:
+    """The same of a file alone; - is standard output."""
+    path = given if given in (None, "-") else _written(Path(given))
+    if isinstance(path, Path) and path.is_dir():
+        raise UserError(f"{shown(str(path))} is a folder; give a file to write")
+    return path if given is None or isinstance(given, Path) else str(path)
+
+
 MOST_IMAGES = 1_000_000_000
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only results.")]
 Json = Annotated[bool, typer.Option("--json", help="Results as JSON on standard output.")]
@@ -66,7 +96,9 @@ def _root(
 def train_command(
     recipe: RecipeName,
     set_: Set = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder; runs/<name> if not given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(callback=_written, help="The run folder; runs/<name> if not given.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
     download: Annotated[bool, typer.Option("--download", help="Fetch missing data from its official source.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; train and write nothing.")] = False,
@@ -78,7 +110,6 @@ def train_command(
     as_json: Json = False,
 ) -> None:
     """Train a recipe into a run folder."""
-    out = _writable(out, folder=True)
     loaded = load_recipe(recipe, set_ or [])
     if dry_run:
         _show_plan(loaded, download=download, as_json=as_json, processes=processes or ranks.world())
@@ -114,7 +145,8 @@ def _show_plan(recipe: Recipe, *, download: bool, as_json: bool, processes: int)
 @app.command("eval")
 def eval_command(
     target: Annotated[
-        list[Path] | None, typer.Argument(metavar="TARGET", help="Run folders, or one saved model file.")
+        list[Path] | None,
+        typer.Argument(metavar="TARGET", callback=_read, help="Run folders, or one saved model file."),
     ] = None,
     suite: Annotated[str, typer.Option(help=f"{', '.join(SUITE_NAMES)}, or a YAML file.")] = "pgd20",
     threat: Annotated[
@@ -122,8 +154,12 @@ def eval_command(
         typer.Option(metavar="NORM:EPS", help="Such as linf:8/255, repeatable; a run's own if not given."),
     ] = None,
     model: Annotated[str | None, typer.Option(help="Anybody's model: module:callable or a network's name.")] = None,
-    weights: Annotated[Path | None, typer.Option(help="Its weights: .safetensors, .pt or .pth.")] = None,
-    data: Annotated[str, typer.Option(help="For a model that is no run: a dataset, an .npz file or a folder.")] = "",
+    weights: Annotated[
+        Path | None, typer.Option(callback=_read, help="Its weights: .safetensors, .pt or .pth.")
+    ] = None,
+    data: Annotated[
+        str, typer.Option(callback=_data, help="For a model that is no run: a dataset, an .npz file or a folder.")
+    ] = "",
     n: Annotated[
         int | None, typer.Option("--n", "--images", min=1, max=MOST_IMAGES, help="Only the first n test images.")
     ] = None,
@@ -135,16 +171,15 @@ def eval_command(
         bool | None, typer.Option("--learners/--global", help="A run's learners too, or its global model only.")
     ] = None,
     device: Annotated[str, typer.Option(help="For a model that is no run.")] = "auto",
-    save_adv: Annotated[Path | None, typer.Option(help="Write the attacked images to this .npz file.")] = None,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="[FILE]", help="The record, to a file.")] = None,
+    save_adv: Annotated[
+        Path | None, typer.Option(callback=_written_file, help="Write the attacked images to this .npz file.")
+    ] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="[FILE]", callback=_written_file, help="The record, to a file.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Attack a model: a run's, a saved one, or anybody's."""
-    target = [user_path(path) for path in target or []]
-    weights = None if weights is None else user_path(weights)
-    for path in (save_adv, Path(json_file) if json_file not in (None, "-") else None):
-        _writable(path)
-    user_path(data)
     threats = [Threat.parse(text) for text in threat or []]
     chosen = load_suite(suite)
     reporter = make_reporter(quiet=quiet or json_file == "-" or not leads())
@@ -205,29 +240,35 @@ def _attack(
 
 @app.command("compare")
 def compare_command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders that `eval` has a record of.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN", callback=_read, help="Run folders that `eval` has a record of.")
+    ],
     paper: Annotated[
         str | None,
         typer.Option(metavar="TABLE", help="Beside ours: a table of Generalist++ (I to IV) or CVPR 2023 (1a to 5)."),
     ] = None,
     suite: Annotated[str | None, typer.Option(metavar="NAME", help="The strongest all runs have if not given.")] = None,
     csv_file: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="Plain numbers, one row a run.")
+        Path | None, typer.Option("--csv", metavar="FILE", callback=_written_file, help="Plain numbers, one row a run.")
     ] = None,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="[FILE]", help="Everything, to a file.")] = None,
-    latex_file: Annotated[Path | None, typer.Option("--latex", metavar="FILE", help="A booktabs tabular.")] = None,
-    markdown_file: Annotated[Path | None, typer.Option("--markdown", metavar="FILE", help="A Markdown table.")] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="[FILE]", callback=_written_file, help="Everything, to a file.")
+    ] = None,
+    latex_file: Annotated[
+        Path | None, typer.Option("--latex", metavar="FILE", callback=_written_file, help="A booktabs tabular.")
+    ] = None,
+    markdown_file: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE", callback=_written_file, help="A Markdown table.")
+    ] = None,
     scatter_file: Annotated[
-        Path | None, typer.Option("--scatter", metavar="FILE.png", help="Natural against robust accuracy.")
+        Path | None,
+        typer.Option("--scatter", metavar="FILE.png", callback=_written_file, help="Natural against robust accuracy."),
     ] = None,
 ) -> None:
     """Put evaluated runs side by side; nothing is trained or attacked again."""
     if scatter_file is not None and scatter_file.suffix.lower() != ".png":
         raise UserError(f"--scatter writes a .png file, got {shown(str(scatter_file))}")
-    for path in (csv_file, latex_file, markdown_file, scatter_file):
-        _writable(path)
-    _writable(Path(json_file) if json_file not in (None, "-") else None)
-    found = compare([user_path(run) for run in runs], suite=suite, paper=paper)
+    found = compare(runs, suite=suite, paper=paper)
     files: dict[Path, bytes] = {}
     if csv_file is not None:
         files[csv_file] = _bytes(layouts.csv_text(found))
@@ -304,19 +345,6 @@ def _complain(text: str) -> None:
 
 def _warn(message: Warning | str, category: type[Warning], *_: Any) -> None:
     print(f"warning: {one_line(str(message))}", file=sys.stderr)
-
-
-def _writable(path: Path | None, *, folder: bool = False) -> Path | None:
-    """A file or folder that is to be written, looked at before anything long begins."""
-    if path is None:
-        return None
-    path = user_path(path)
-    if path.is_dir() and not folder:
-        raise UserError(f"{shown(str(path))} is a folder; give a file to write")
-    nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
-    if nearest != path and not nearest.is_dir():
-        raise UserError(f"{shown(str(path))} cannot be written: {shown(str(nearest))} is not a folder")
-    return path
 
 
 def _bytes(text: str) -> bytes:

@@ -2,12 +2,19 @@
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_cases import Cli, Outcome
+
+from generalist.catalogue import load_recipe
+from generalist.core.errors import UserError
+from generalist.recipe import parse_recipe
+from generalist.run import Run
 
 NESTED = "[" * 3000 + "]" * 3000
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
@@ -154,6 +161,67 @@ SUITES = {
 def test_a_suite_file_made_to_do_harm(cli: Cli, tmp_path: Path, case: str) -> None:
     (tmp_path / "s.yaml").write_text(SUITES[case])
     assert_refused(cli("eval", "x", "--suite", "s.yaml"))
+
+
+def test_a_device_is_written_to_and_not_replaced(cli: Cli, trained: Run, fast: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        outcome = cli("eval", trained.folder, "--suite", fast, "--global", "--n", "4", "--json", "pipe", "--quiet")
+        assert outcome.code == 0, outcome.err
+        assert b'"accuracy"' in os.read(reader, 100_000)
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+TOO_LARGE = {
+    "memory": MemoryError(),
+    "recursion": RecursionError("maximum recursion depth exceeded"),
+    "overflow": OverflowError("int too large to convert to float"),
+    "torch": RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory\n  frame 0"
+    ),
+    "torch-shape": RuntimeError("Storage size calculation overflowed with sizes=[1]"),
+}
+
+
+@pytest.mark.parametrize("case", TOO_LARGE)
+def test_what_does_not_fit_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    def large(*args: Any) -> None:
+        raise TOO_LARGE[case]
+
+    monkeypatch.setattr("generalist.cli.load_recipe", large)
+    outcome = cli("recipes", "show", "digits-at")
+    assert outcome.code == 1
+    (line,) = outcome.errors
+    assert line.startswith("error: too large for this machine: ")
+
+
+def test_a_bug_of_our_own_is_not_hidden(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bug(*args: Any) -> None:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    monkeypatch.setattr("generalist.cli.load_recipe", bug)
+    with pytest.raises(RuntimeError, match="shapes"):
+        cli("recipes", "show", "digits-at")
+
+
+def test_the_home_folder_may_be_written_as_a_tilde(
+    cli: Cli, trained: Run, fast: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    outcome = cli("eval", trained.folder, "--suite", fast, "--global", "--n", "4", "--json", "~/record.json", "--quiet")
+    assert outcome.code == 0, outcome.err
+    assert (tmp_path / "home" / "record.json").is_file()
+
+
+@pytest.mark.parametrize(
+    "change", [{"learners": {1: {}}}, {"learners": {"a": {"objective": {1: 2}}}}, {2: 3}, {None: {}}]
+)
+def test_keys_that_are_no_text_from_python(change: dict[Any, Any]) -> None:
+    with pytest.raises(UserError):
+        parse_recipe({**load_recipe("digits-nt").plain(), **change})
 
 
 def test_the_longest_plan_that_is_allowed_is_shown_at_once_and_fits_a_screen(cli: Cli) -> None:

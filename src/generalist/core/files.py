@@ -19,6 +19,9 @@ SEAL = "digest"
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Temporary file, fsync, rename: a crash or a full disk leaves what was there before."""
+    if path.exists() and not path.is_file() and not path.is_dir():  # a device or a pipe, not to be replaced by a file
+        path.write_bytes(content)
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
