@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -135,9 +136,10 @@ def main(arguments: list[str] | None = None) -> int:
                 break
             try:
                 counts[_run(kind, index, given.seed, base, place)] += 1
-            except Failure as failure:
+            except Exception as failure:  # of another kind if the fuzzer itself is at fault
                 failures += 1
-                print(f"FAILED --seed {given.seed} --only {kind}:{index}\n  {str(failure).strip()}", flush=True)
+                what = str(failure) if isinstance(failure, Failure) else traceback.format_exc()
+                print(f"FAILED --seed {given.seed} --only {kind}:{index}\n  {what.strip()}", flush=True)
         os.chdir(home)
     for outcome, count in sorted(counts.items()):
         print(f"{count:7d}  {outcome}")

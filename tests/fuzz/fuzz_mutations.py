@@ -94,8 +94,8 @@ def _kind(value: Any) -> int:
 def swapped_tree(tree: Any, random: random.Random) -> Any:
     """A copy with one or two leaves replaced by others of their kind; much of it is still a recipe."""
     tree = copy.deepcopy(tree)
-    leaves = [path for path in paths(tree) if not isinstance(_at(tree, path), dict)]
-    for path in random.sample(leaves, random.choice([1, 2])):
+    for _ in range(random.choice([1, 2])):
+        path = random.choice([path for path in paths(tree) if not isinstance(_at(tree, path), dict)])
         inside, key = _at(tree, path[:-1]), path[-1]
         kind = _kind(inside[key]) if key != "gamma" else 3
         inside[key] = copy.deepcopy(random.choice(PLAUSIBLE[kind] if kind >= 0 else random.choice(PLAUSIBLE[3:7])))
