@@ -1,4 +1,4 @@
-"""A small fixed share of `make fuzz`; in a process of its own, for it limits memory and uses the alarm clock."""
+"""A small fixed share of `make fuzz`; in a process of its own, for it limits memory."""
 
 import os
 import subprocess
