@@ -26,7 +26,7 @@ def record(
     columns = SUITE_COLUMNS.get(suite, [suite])
     accuracy = {threat: dict.fromkeys(columns, value) for threat, value in zip(threats, robust, strict=True)}
     if len(threats) > 1:
-        accuracy["mean union"] = dict.fromkeys(columns, round(sum(robust) / len(robust), 2))
+        accuracy["mean over norms"] = dict.fromkeys(columns, round(sum(robust) / len(robust), 2))
         accuracy["true union"] = dict.fromkeys(columns, min(robust))
     survives = {threat: first(value, images) for threat, value in zip(threats, robust, strict=True)}
     return {

@@ -52,7 +52,7 @@ def test_every_file(cli: Cli, runs: list[Path], tmp_path: Path) -> None:
     outcome = cli("compare", *runs, "--paper", "I", *options, "--scatter", tmp_path / "out" / "s.png")
     assert outcome.code == 0, outcome.err
     with files["csv"].open() as file:
-        assert [row["paper:mean union"] for row in csv.DictReader(file)] == ["50.68", "53.32"]
+        assert [row["paper:mean over norms"] for row in csv.DictReader(file)] == ["50.68", "53.32"]
     assert json.loads(files["json"].read_text())["runs"][1]["run"] == str(runs[1])
     assert r"\textbf{88.00}" in files["latex"].read_text()
     assert "**88.00**" in files["markdown"].read_text()
@@ -214,3 +214,13 @@ def test_what_eval_writes_is_what_compare_reads(cli: Cli, fast: Path, tmp_path: 
     os.utime(file, (2**31, 2**31))
     (note,) = cli("compare", run, "--suite", "fast", "--json").json["notes"]
     assert "evaluate it again" in note
+
+
+def test_a_record_with_the_former_name_of_the_mean_is_read(cli: Cli, runs: list[Path]) -> None:
+    path = runs[0] / "evaluations" / "global-autoattack.json"
+    record = json.loads(path.read_text().replace("mean over norms", "mean union"))
+    del record["digest"]
+    path.write_text(json.dumps(record))
+    old, new = cli("compare", *runs, "--json").json["runs"]
+    assert old["accuracy"]["mean over norms"] == 50.5
+    assert old["accuracy"].keys() == new["accuracy"].keys()

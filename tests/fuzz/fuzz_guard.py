@@ -46,7 +46,7 @@ def stream(seed: int, kind: str, index: int) -> random.Random:
 
 @contextlib.contextmanager
 def in_time(seconds: int = SECONDS) -> Iterator[None]:
-    """A case that computes longer fails, however busy the machine is; one that is stuck ends the process, with where."""
+    """A case that computes longer fails, however busy the machine is; one that is stuck ends the process."""
 
     def late(number: int, frame: FrameType | None) -> None:
         raise Hang("".join(traceback.format_stack(frame)[-3:]))

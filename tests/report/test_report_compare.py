@@ -55,10 +55,10 @@ def test_of_costs_the_lowest_is_best(beside_table_one: Comparison) -> None:
 
 def test_columns_in_their_order(beside_table_one: Comparison) -> None:
     names = [column.name for column in beside_table_one.columns]
-    assert names == ["natural", "AA linf:8/255", "AA l2:128/255", "mean union", "true union", "cost"]
+    assert names == ["natural", "AA linf:8/255", "AA l2:128/255", "mean over norms", "true union", "cost"]
     several = make_comparison([entry(f"{C}-at", 84.0, 44.0, 57.0, suite="paper", seconds=None)])
     wanted = [f"{attack} {threat}" for threat in ("linf:8/255", "l2:128/255") for attack in SUITE_COLUMNS["paper"]]
-    assert [column.name for column in several.columns] == ["natural", *wanted, "mean union", "true union"]
+    assert [column.name for column in several.columns] == ["natural", *wanted, "mean over norms", "true union"]
     assert several.robust.attack == "AA"
 
 
@@ -70,7 +70,7 @@ def test_one_threat_has_no_unions() -> None:
 
 def test_the_papers_union_stands_beside_the_mean_only(beside_table_one: Comparison) -> None:
     at = beside_table_one.rows[0].paper
-    assert at == {"natural": 84.32, "AA linf:8/255": 44.37, "AA l2:128/255": 56.99, "mean union": 50.68}
+    assert at == {"natural": 84.32, "AA linf:8/255": 44.37, "AA l2:128/255": 56.99, "mean over norms": 50.68}
 
 
 def test_no_union_of_another_attack_or_another_set_of_threats() -> None:
@@ -262,7 +262,7 @@ def test_names_with_markup_are_printed_as_they_are() -> None:
 def test_csv_has_plain_numbers(beside_table_one: Comparison) -> None:
     at, t, ramp = csv.DictReader(io.StringIO(csv_text(beside_table_one)))
     assert at["natural"] == "84.0"
-    assert at["paper:mean union"] == "50.68"
+    assert at["paper:mean over norms"] == "50.68"
     assert "paper:true union" not in at
     assert (t["method"], t["cost"], t["selected_by"]) == ("generalist-t", "90.0", "validation")
     assert (ramp["cost"], ramp["paper:natural"]) == ("", "")
@@ -295,8 +295,8 @@ def test_the_record_for_json(beside_table_one: Comparison) -> None:
     record = beside_table_one.record()
     t = record["runs"][1]
     assert (t["recipe"], t["method"], t["run"]) == (f"{C}-generalist-t", "generalist-t", f"runs/{C}-generalist-t")
-    assert t["accuracy"]["mean union"] == 53.0
-    assert t["paper"]["mean union"] == 53.32
+    assert t["accuracy"]["mean over norms"] == 53.0
+    assert t["paper"]["mean over norms"] == 53.32
     assert record["runs"][2]["cost"] is None
     assert record["runs"][2]["selected_by"] == "test"
     assert len(record["paper_only"]) == 13

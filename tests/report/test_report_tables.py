@@ -29,11 +29,11 @@ def test_a_single_row_has_no_best() -> None:
 
 
 def test_what_was_not_measured_is_a_dash_and_what_nobody_measured_is_left_out() -> None:
-    union = {"mean_union": 40.0, "true_union": 30.0}
+    union = {"mean_over_norms": 40.0, "true_union": 30.0}
     found = cells(accuracy_table({"a": record(80, linf=45), "b": {**record(70, l2=50), **union}}))
     assert found["PGD20 linf:1/5"] == ["[bold green]45.00[/]", "–"]
-    assert found["worst of all"] == ["–", "[bold green]30.00[/]"]
-    assert "mean union" not in cells(accuracy_table({"a": record(80, linf=45)}))
+    assert found["true union"] == ["–", "[bold green]30.00[/]"]
+    assert "mean over norms" not in cells(accuracy_table({"a": record(80, linf=45)}))
 
 
 def test_names_with_brackets_are_printed_as_they_are() -> None:

@@ -6,7 +6,7 @@ records     on disk, read back only if their figures check
 red_flags   signs that a figure is not what it seems            identity   which model a figure belongs to
 """
 
-from generalist.evaluation.accuracy import Evaluation, evaluate_split, percent
+from generalist.evaluation.accuracy import MEAN, UNION, Evaluation, evaluate_split, percent
 from generalist.evaluation.attacked import Attacked, evaluate_suite, save_attacked
 from generalist.evaluation.identity import model_hash, verdict_key
 from generalist.evaluation.records import read_record
@@ -15,7 +15,9 @@ from generalist.evaluation.suite import SUITE_NAMES, Stage, Suite, load_suite
 from generalist.evaluation.verdicts import Verdicts
 
 __all__ = [
+    "MEAN",
     "SUITE_NAMES",
+    "UNION",
     "Attacked",
     "Evaluation",
     "Flag",

@@ -19,6 +19,9 @@ from generalist.data import Split, ordered
 Progress = Callable[[int, int], None]
 """(images done, images in all)"""
 
+MEAN, UNION = "mean over norms", "true union"
+"""What sums up several threats is called: the mean of the figures; the share of images robust to all of them."""
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -43,7 +46,7 @@ class Evaluation:
         record: dict[str, Any] = {"images": len(self.natural), "natural": percent(self.natural)}
         record |= {"attack": f"PGD{self.steps}", "seed": self.seed, "robust": robust}
         if robust:
-            record |= {"mean_union": sum(robust.values()) / len(robust), "true_union": percent(self.union)}
+            record |= {"mean_over_norms": sum(robust.values()) / len(robust), "true_union": percent(self.union)}
         return record
 
 

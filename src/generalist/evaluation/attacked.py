@@ -20,7 +20,7 @@ from generalist.core.errors import RunError, UserError
 from generalist.core.files import write_atomically
 from generalist.core.threat import Threat
 from generalist.data import Split, ordered
-from generalist.evaluation.accuracy import percent
+from generalist.evaluation.accuracy import MEAN, UNION, percent
 from generalist.evaluation.identity import model_hash, verdict_key
 from generalist.evaluation.red_flags import Flag, black_box, examine_model
 from generalist.evaluation.suite import Stage, Suite
@@ -68,11 +68,11 @@ class Attacked:
         return verdicts
 
     def table(self) -> dict[str, dict[str, float]]:
-        """Percentages by threat and column; over several threats, the mean and the true union of each column."""
+        """Percentages by threat and column; over several threats, their mean and the true union of each column."""
         rows = {str(t): {c: percent(self.robust(t, c)) for c in self.suite.columns} for t in self.verdicts}
         if len(rows) > 1:
             mean = {c: round(sum(row[c] for row in rows.values()) / len(rows), 2) for c in self.suite.columns}
-            rows |= {"mean union": mean, "true union": {c: percent(self.union(c)) for c in self.suite.columns}}
+            rows |= {MEAN: mean, UNION: {c: percent(self.union(c)) for c in self.suite.columns}}
         return rows
 
     def record(self) -> dict[str, Any]:

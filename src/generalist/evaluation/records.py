@@ -9,9 +9,10 @@ from torch import Tensor
 from generalist.attacks import STANDARD
 from generalist.core.errors import UserError
 from generalist.core.files import read_json, seal_holds
-from generalist.evaluation.accuracy import percent
+from generalist.evaluation.accuracy import MEAN, UNION, percent
 
-MEAN, TRUE_UNION = "mean union", "true union"
+FORMER_ROWS = {"mean union": MEAN}
+"""What rows of older records are called now."""
 _AGAIN = "remove it and run generalist eval again"
 
 
@@ -24,6 +25,7 @@ def read_record(path: Path) -> dict[str, Any]:
     if seal_holds(record) is False:
         raise UserError(f"{path} was changed since it was written (its digest differs); {_AGAIN}")
     try:
+        record["accuracy"] = {FORMER_ROWS.get(row, row): values for row, values in record["accuracy"].items()}
         natural, accuracy = _recomputed(record)
         differs = natural != record["natural"] or accuracy != record["accuracy"]
         _ = record["suite"], len(record["examples"]), record["stages"].items()
@@ -53,7 +55,7 @@ def _recomputed(record: dict[str, Any]) -> tuple[float, dict[str, dict[str, floa
         names = list(next(iter(table.values())))
         mean = {name: round(sum(row[name] for row in table.values()) / len(table), 2) for name in names}
         union = {name: percent(torch.stack([row[name] for row in robust.values()]).all(0)) for name in names}
-        table |= {MEAN: mean, TRUE_UNION: union}
+        table |= {MEAN: mean, UNION: union}
     return percent(natural), table
 
 

@@ -6,9 +6,10 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from generalist.core.errors import UserError
+from generalist.evaluation import MEAN, UNION
 from generalist.report.paper import METHODS, RADII, PaperTable, metric_names
 
-UNIONS = ("mean union", "true union")
+UNIONS = (MEAN, UNION)
 NATURAL, COST = "natural", "cost"
 ON_TEST = "test (!)"
 Rank = Literal[0, 1, 2]

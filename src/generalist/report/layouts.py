@@ -27,7 +27,7 @@ class Cell:
 def caption(comparison: Comparison, *, best: str, second: str) -> list[str]:
     """What the figures are, how the marks read, and what to beware of; a line each."""
     one = comparison
-    unions = f"; unions of {one.robust.attack}" if one.robust.threat in UNIONS else ""
+    unions = f"; {' and '.join(UNIONS)} of {one.robust.attack}" if one.robust.threat in UNIONS else ""
     costs = "; cost: seconds of training" if any(column.name == COST for column in one.columns) else ""
     lines = [f"% right of {one.images} test images of {one.data}, suite {one.suite}{unions}{costs}"]
     if len(one.rows) > 1:

@@ -7,6 +7,7 @@ from functools import cache
 from importlib import resources
 
 from generalist.core.errors import unknown
+from generalist.evaluation import MEAN
 
 Metrics = Mapping[str, float]
 
@@ -108,12 +109,12 @@ def network_of(model: str, width: int | None) -> str | None:
 def metric_names(dataset: str, suite: str, threats: Sequence[str], *, threat: str, attack: str) -> tuple[str, ...]:
     """What the papers call a column of robust accuracy; nothing where attack or radius are not theirs.
 
-    `threat` may be "mean union", which is the papers' union; they have no true one.
+    `threat` may be the mean over norms, which is the papers' union; they have no true one.
     """
     norms = {norm: f"{norm}:{eps}" for norm, eps in RADII.get(dataset, {}).items()}
     if suite not in SUITES:
         return ()
-    if threat == "mean union":
+    if threat == MEAN:
         both = set(threats) == set(norms.values()) and set(norms) == {"linf", "l2"}
         return ("union",) if both and attack == "AA" else ()
     norm = threat.partition(":")[0]

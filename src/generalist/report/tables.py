@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from generalist.evaluation import MEAN, UNION
 from generalist.report.console import duration
 
 MISSING = float("-inf")
@@ -16,7 +17,7 @@ def accuracy_table(records: Mapping[str, Mapping[str, Any]], *, title: str = "")
     """Rows of evaluation records by name; the best of each column in bold green."""
     threats = list(dict.fromkeys(threat for record in records.values() for threat in record["robust"]))
     attack = next((record["attack"] for record in records.values()), "")
-    heads = ["natural", *(f"{attack} {threat}" for threat in threats), "mean union", "worst of all"]
+    heads = ["natural", *(f"{attack} {threat}" for threat in threats), MEAN, UNION]
     rows = {name: _cells(record, threats) for name, record in records.items()}
     best = [max((cells[i] for cells in rows.values()), default=MISSING) for i in range(len(heads))]
     shown = [i for i, value in enumerate(best) if value != MISSING]
@@ -41,7 +42,7 @@ def attacked_tables(records: Mapping[str, Mapping[str, Any]]) -> list[Table]:
 
 def _one_column(record: Mapping[str, Any]) -> dict[str, Any]:
     rows = {row: next(iter(columns.items())) for row, columns in record["accuracy"].items()}
-    unions = {"mean_union": "mean union", "true_union": "true union"}
+    unions = {"mean_over_norms": MEAN, "true_union": UNION}
     flat: dict[str, Any] = {"natural": record["natural"], "attack": next(iter(rows.values()))[0]}
     flat["robust"] = {row: value for row, (_, value) in rows.items() if row not in unions.values()}
     return flat | {key: rows[row][1] for key, row in unions.items() if row in rows}
@@ -60,7 +61,7 @@ def _suite_table(name: str, record: Mapping[str, Any]) -> Table:
 
 def _cells(record: Mapping[str, Any], threats: Sequence[str]) -> list[float]:
     robust = [record["robust"].get(threat, MISSING) for threat in threats]
-    return [record["natural"], *robust, record.get("mean_union", MISSING), record.get("true_union", MISSING)]
+    return [record["natural"], *robust, record.get("mean_over_norms", MISSING), record.get("true_union", MISSING)]
 
 
 def _mark(value: float, best: float, rows: int) -> str:
