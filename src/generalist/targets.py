@@ -11,6 +11,7 @@ from torch import nn
 from generalist.api import load
 from generalist.build import load_data
 from generalist.core.errors import UserError
+from generalist.core.files import digest
 from generalist.core.threat import Threat
 from generalist.data import DATASETS, Split, load_dataset
 from generalist.models import build_model, load_weights
@@ -53,7 +54,12 @@ def run_targets(runs: Sequence[Path], threats: Sequence[Threat], *, learners: bo
                 threats or recipe.validation.threats,
                 run.folder / "evaluations",
                 recipe.data.workers,
-                {"data": recipe.data.name, "split": "test", "selected_by": recipe.select},
+                {
+                    "data": recipe.data.name,
+                    "split": "test",
+                    "selected_by": recipe.select,
+                    "weights": _weights(run.folder / "models" / f"{model}.safetensors"),
+                },
             )
 
 
@@ -78,15 +84,20 @@ def model_target(
     split, classes = _data(data)
     if path is not None:
         model, title = load(path), path.stem
+        weights = path.with_suffix(".safetensors")
     else:
         assert name is not None
         channels, height, _ = split.shape
         model, title = build_model(name, classes=classes, channels=channels, size=height), name
         if weights is not None:
             load_weights(model, weights)
-    return Target(
-        title, model.eval().to(pick_device(device)), split, threats, cache_folder(), 0, {"data": data, "split": "test"}
-    )
+    about = {"data": data, "split": "test", "weights": _weights(weights) if weights is not None else None}
+    return Target(title, model.eval().to(pick_device(device)), split, threats, cache_folder(), 0, about)
+
+
+def _weights(path: Path) -> dict[str, str]:
+    """Which file a model came from."""
+    return {"path": str(path.resolve()), "sha256": digest(path.read_bytes())}
 
 
 def _data(data: str) -> tuple[Split, int]:

@@ -1,5 +1,6 @@
 """What the commands print, and to where."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -126,6 +127,22 @@ def test_eval_records_keep_the_radius_as_a_fraction(cli: Cli, copied: Path, fast
         assert unions[0] <= unions[1] <= record["natural"]
     kept = json.loads((copied / "evaluations" / "global-fast.json").read_text())
     assert kept == outcome.json["small-t/global"]
+    assert kept["threats"]["linf:8/255"] == {"norm": "linf", "eps": "8/255", "eps_float": 8 / 255}
+    file = copied / "models" / "global.safetensors"
+    assert kept["weights"] == {"path": str(file), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+
+
+def test_eval_shows_the_cascade_and_intervals(cli: Cli, copied: Path, tmp_path: Path) -> None:
+    suite = tmp_path / "two.yaml"
+    suite.write_text("attacks: [{attack: pgd, steps: 2, label: PGD2}, {attack: square, queries: 9}]\n")
+    outcome = cli("eval", copied, "--n", "20", "--suite", suite, "--global")
+    (record,) = cli("eval", copied, "--n", "20", "--suite", suite, "--global", "--json").json.values()
+    after = record["after_stages"]["l2:1/2"]
+    told = [line for line in outcome.errors if "% robust" in line]
+    assert len(told) == 4
+    assert told[2].startswith(f"small-t/global: l2:1/2 3/4 PGD2: {after['PGD2']:.1f} % robust, ")
+    low, high = record["interval_95"]["natural"]
+    assert f"{record['natural']:.2f} [{low:.1f}–{high:.1f}]" in outcome.out
 
 
 def test_eval_progress_stays_off_standard_output(cli: Cli, copied: Path, fast: Path) -> None:

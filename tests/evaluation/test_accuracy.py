@@ -6,6 +6,7 @@ import generalist
 from generalist import Threat, build_model
 from generalist.data import ArraySplit
 from generalist.evaluation import evaluate_split
+from generalist.evaluation.accuracy import wilson
 
 THREATS = [Threat.parse("linf:1/10"), Threat.parse("l2:1/2")]
 
@@ -99,3 +100,13 @@ def test_progress_is_told(split):
     model, seen = build_model("small_cnn", classes=10, channels=1, size=8, width=2), []
     evaluate_split(model, split, batch_size=50, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(50, 120), (100, 120), (120, 120)]
+
+
+@pytest.mark.parametrize(
+    ("right", "count", "low", "high"),
+    [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611), (1, 29, 0.0061, 0.1718)],
+)
+def test_intervals_as_printed_by_newcombe_1998(right, count, low, high):
+    assert wilson(right, count) == pytest.approx((low, high), abs=5e-5)
+    mirrored = wilson(count - right, count)
+    assert mirrored == pytest.approx((1 - high, 1 - low), abs=5e-5)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
@@ -89,6 +90,29 @@ def test_the_record_says_everything(robust):
     assert cost["APGD_ce"]["backward"] > 0
     assert cost["Square"]["forward"] > cost["Square"]["backward"] == 0
     assert cost["APGD_ce"]["seconds"] > 0
+    assert again["threats"]["l2:2/5"] == {"norm": "l2", "eps": "2/5", "eps_float": 0.4}
+    assert datetime.fromisoformat(again["date"]).utcoffset() == timedelta(0)
+    assert again["wall_seconds"] > 0
+    assert again["cpu_seconds"] > 0
+    for threat in (LINF, L2):
+        after = again["after_stages"][str(threat)]
+        assert again["natural"] >= after["APGD_ce"] >= after["Square"] == again["accuracy"][str(threat)]["all"]
+        assert 0.9 * threat.radius < again["largest_perturbation"][str(threat)] <= threat.radius * 1.0001
+    bounds = again["interval_95"]
+    assert bounds["natural"][0] < again["natural"] <= bounds["natural"][1]
+    assert bounds["accuracy"].keys() == {"linf:1/10", "l2:2/5", "true union"}
+    low, high = bounds["accuracy"]["linf:1/10"]["all"]
+    assert low < again["accuracy"]["linf:1/10"]["all"] < high
+
+
+def test_the_largest_perturbation_is_kept_with_the_verdicts(robust, tmp_path):
+    model, split = robust
+    first = run(model, split, small("APGD_ce"), cache=tmp_path, limit=20)
+    assert run(model, split, small("APGD_ce"), cache=tmp_path, limit=20).largest == first.largest
+    (path,) = tmp_path.glob("*.jsonl")
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({k: v for k, v in row.items() if k != "largest"}) + "\n" for row in rows))
+    assert run(model, split, small("APGD_ce"), cache=tmp_path, limit=20).largest == {LINF: None}
 
 
 def test_a_finished_evaluation_costs_a_sample_and_others_reuse_its_verdicts(robust, tmp_path):

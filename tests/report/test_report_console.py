@@ -1,12 +1,14 @@
 """Progress in a pipe and in a terminal."""
 
 import io
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
+from generalist.evaluation import Ended, Standing
 from generalist.report import console
 from generalist.report.console import Lines, Terminal, duration, make_reporter
 
@@ -58,6 +60,46 @@ def test_a_line_says_how_far_it_is_and_the_time_left(clock: Clock, capsys: pytes
 def test_validation_lines(capsys: pytest.CaptureFixture[str]) -> None:
     Lines().validation(5, SCORES)
     assert capsys.readouterr().err == "epoch 5 global: natural 91.2  linf:8/255 40.0  l2:1/2 55.5\n"
+
+
+def test_a_share_of_the_work_weighs_more_than_the_steps(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines()
+    with lines.bar("digits-t", 400, 1000, share=0.1):
+        clock.now += 20
+        lines.advance(600, 1000, share=0.2)
+    assert capsys.readouterr().err == "digits-t: 600/1000, 2m40s left\n"
+
+
+STAGE = Standing("linf:8/255", "APGD_t", 2, 8, 250, 500, 200.0)
+
+
+def test_a_stage_tells_where_it_is_and_what_it_left(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines()
+    with lines.bar("theirs", 0, 1000):
+        lines.stage(Standing("", "natural", 0, 8, 1000, 1000, None, Ended(88.3, 883, 0.0)))
+        clock.now += 1
+        lines.stage(STAGE)
+        clock.now += 10
+        lines.stage(STAGE)
+        lines.stage(replace(STAGE, ended=Ended(41.2, 412, 12.3)))
+        lines.stage(replace(STAGE, number=8, ended=Ended(41.2, None, 12.3)))
+    assert capsys.readouterr().err.splitlines() == [
+        "theirs: 88.3 % right without an attack, 883 of 1000 images left",
+        "theirs: linf:8/255 2/8 APGD_t: 250/500 images; about 3m20s left",
+        "theirs: linf:8/255 2/8 APGD_t: 41.2 % robust, 412 images left, 12s; about 3m20s left",
+        "theirs: linf:8/255 8/8 APGD_t: 41.2 % robust, 12s",
+    ]
+
+
+def test_the_terminal_keeps_what_a_stage_left_above_the_bar() -> None:
+    file = io.StringIO()
+    terminal = Terminal(Console(file=file, force_terminal=True, width=140))
+    with terminal.bar("theirs", 0, 1000):
+        terminal.stage(STAGE)
+        terminal.stage(replace(STAGE, ended=Ended(41.2, 412, 12.3)))
+    drawn = file.getvalue()
+    for text in ("linf:8/255 2/8 APGD_t", "250/500", "about 3m20s left", "41.2 % robust, 412 images left, 12s"):
+        assert text in drawn
 
 
 def test_the_terminal_draws_a_bar_and_keeps_what_was_said() -> None:

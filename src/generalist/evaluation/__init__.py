@@ -2,8 +2,8 @@
 
 accuracy    natural and PGD, quick enough for training          attacked   a whole suite, with its record
 suite       which attacks, which columns                        verdicts   on disk, checked before they are believed
-records     on disk, read back only if their figures check
-red_flags   signs that a figure is not what it seems            identity   which model a figure belongs to
+red_flags   signs that a figure is not what it seems            standing   how far it is, stage by stage
+records     on disk, read back only if their figures check      identity   which model a figure belongs to
 """
 
 from generalist.evaluation.accuracy import MEAN, UNION, Evaluation, evaluate_split, percent
@@ -11,6 +11,7 @@ from generalist.evaluation.attacked import Attacked, evaluate_suite, save_attack
 from generalist.evaluation.identity import model_hash, verdict_key
 from generalist.evaluation.records import read_record
 from generalist.evaluation.red_flags import Flag, examine_model
+from generalist.evaluation.standing import Ended, Standing
 from generalist.evaluation.suite import SUITE_NAMES, Stage, Suite, load_suite
 from generalist.evaluation.verdicts import Verdicts
 
@@ -19,9 +20,11 @@ __all__ = [
     "SUITE_NAMES",
     "UNION",
     "Attacked",
+    "Ended",
     "Evaluation",
     "Flag",
     "Stage",
+    "Standing",
     "Suite",
     "Verdicts",
     "evaluate_split",

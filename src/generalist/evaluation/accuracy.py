@@ -54,6 +54,20 @@ def percent(verdicts: Tensor) -> float:
     return round(100.0 * verdicts.float().mean().item(), 2)
 
 
+def interval(verdicts: Tensor) -> tuple[float, float]:
+    """Wilson's 95 % interval of a percentage: what images drawn anew could show, not what other seeds could."""
+    low, high = wilson(int(verdicts.sum()), len(verdicts))
+    return round(100 * low, 2), round(100 * high, 2)
+
+
+def wilson(right: int, count: int, *, z: float = 1.959964) -> tuple[float, float]:
+    """The shares that `right` of `count` does not rule out at the level of z (Wilson 1927)."""
+    share, spread = right / count, z * z / count
+    centre = (share + spread / 2) / (1 + spread)
+    half = z / (1 + spread) * math.sqrt(share * (1 - share) / count + spread / (4 * count))
+    return (0.0 if right == 0 else centre - half), (1.0 if right == count else centre + half)
+
+
 def evaluate_split(
     model: nn.Module,
     split: Split,

@@ -4,9 +4,9 @@ import io
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from generalist.attacks import ATTACKS, counted_passes, misclassified, stage_streams, watched
+from generalist.attacks import ATTACKS, counted_passes, misclassified, stage_streams
 from generalist.core import ranks
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import write_atomically
 from generalist.core.threat import Threat
 from generalist.data import Split, ordered
-from generalist.evaluation.accuracy import MEAN, UNION, percent
+from generalist.evaluation.accuracy import MEAN, UNION, interval, percent
 from generalist.evaluation.identity import model_hash, verdict_key
 from generalist.evaluation.red_flags import Flag, black_box, examine_model
+from generalist.evaluation.standing import Board, Pace, Progress
 from generalist.evaluation.suite import Stage, Suite
-from generalist.evaluation.verdicts import Verdicts, example_ids
+from generalist.evaluation.verdicts import LARGEST, Verdicts, example_ids
 from generalist.version import __version__
-
-Progress = Callable[[str, float, int], None]
-"""(what is running, images done and shares of those at work, images in all)"""
 
 _Part = tuple[Tensor, Tensor, dict[str, float], Tensor | None]
 
@@ -40,7 +38,11 @@ BALL_TOLERANCE = 1e-4  # of eps: float32 rounding of a projection
 
 @dataclass(frozen=True)
 class Attacked:
-    """`verdicts[threat][stage]` is [N]: 1 survived, 0 broken, −1 not attacked (wrong already, or broken before)."""
+    """`verdicts[threat][stage]` is [N]: 1 survived, 0 broken, −1 not attacked (wrong already, or broken before).
+
+    `largest` is the norm of the largest perturbation that any attack returned.
+    `wall_seconds` and `cpu_seconds` (of all ranks) are those of this evaluation: verdicts that were known cost nothing.
+    """
 
     suite: Suite
     natural: Tensor
@@ -52,6 +54,10 @@ class Attacked:
     model: str
     flags: Sequence[Flag] = ()
     x_adv: Mapping[Threat, Tensor] = field(default_factory=dict)
+    largest: Mapping[Threat, float] = field(default_factory=dict)
+    date: str = ""
+    wall_seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
     def robust(self, threat: Threat, column: str) -> Tensor:
         """[N]: right unattacked and after every stage of the column."""
@@ -75,6 +81,23 @@ class Attacked:
             rows |= {MEAN: mean, UNION: {c: percent(self.union(c)) for c in self.suite.columns}}
         return rows
 
+    def after_stages(self) -> dict[str, dict[str, float]]:
+        """Percentages by threat and stage: right unattacked and after this stage and all before it."""
+        rows: dict[str, dict[str, float]] = {}
+        for threat, verdicts in self.verdicts.items():
+            left, row = self.natural.clone(), rows.setdefault(str(threat), {})
+            for label, verdict in verdicts.items():
+                left &= verdict != 0
+                row[label] = percent(left)
+        return rows
+
+    def intervals(self) -> dict[str, Any]:
+        """95 % intervals of the figures that are shares of the images, which a mean over norms is not."""
+        rows = {str(t): {c: interval(self.robust(t, c)) for c in self.suite.columns} for t in self.verdicts}
+        if len(rows) > 1:
+            rows[UNION] = {c: interval(self.union(c)) for c in self.suite.columns}
+        return {"natural": interval(self.natural), "accuracy": rows}
+
     def record(self) -> dict[str, Any]:
         """Everything that another evaluator needs to check a number, image by image."""
         return {
@@ -83,11 +106,18 @@ class Attacked:
             "stages": {stage.label: stage.spec() for stage in self.suite.stages},
             "columns": {name: list(labels) for name, labels in self.suite.columns.items()},
             "seed": self.seed,
+            "date": self.date,
+            "threats": {str(t): {"norm": t.norm, "eps": str(t.eps), "eps_float": t.radius} for t in self.verdicts},
             "model_sha256": self.model,
             "versions": {"generalist": __version__, "torch": torch.__version__, "python": platform.python_version()},
             "images": len(self.natural),
             "natural": percent(self.natural),
             "accuracy": self.table(),
+            "interval_95": self.intervals(),
+            "after_stages": self.after_stages(),
+            "largest_perturbation": {str(threat): self.largest.get(threat) for threat in self.verdicts},
+            "wall_seconds": round(self.wall_seconds, 3),
+            "cpu_seconds": round(self.cpu_seconds, 3),
             "costs": {str(threat): dict(costs) for threat, costs in self.costs.items()},
             "red_flags": [flag.record() for flag in self.flags],
             "examples": list(self.examples),
@@ -113,6 +143,7 @@ def evaluate_suite(
     progress: Progress | None = None,
 ) -> Attacked:
     """The suite's verdicts and the red flags. Verdicts found in `cache` are not computed again."""
+    wall, cpu = time.perf_counter(), time.process_time()
     key = verdict_key(model, split.shape) if cache is not None else ""
     attacked = attack_suite(
         model, split, suite, threats=threats, batch_size=batch_size, limit=limit, workers=workers,
@@ -123,7 +154,13 @@ def evaluate_suite(
     batch = next(ordered(split, batch_size=some, device=device, workers=workers, limit=some))
     flags = examine_model(model, batch.x, batch.y, threat=threats[0], seed=seed)
     flags += [flag for threat in threats if (flag := _black_box(attacked, threat)) is not None]
-    return replace(attacked, flags=tuple(flags))
+    return replace(
+        attacked,
+        flags=tuple(flags),
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        wall_seconds=time.perf_counter() - wall,
+        cpu_seconds=sum(ranks.gathered(time.process_time() - cpu)),
+    )
 
 
 def _black_box(attacked: Attacked, threat: Threat) -> Flag | None:
@@ -159,30 +196,38 @@ def attack_suite(
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     natural, examples, images, labels = _natural(model, split, batch_size, limit, workers, device)
     store = Verdicts(None, model=verdicts.model, seed=verdicts.seed) if keep_images else verdicts
-    work = _Work(model, images, labels, examples, store, batch_size, keep_images, progress, device)
+    board = Board(suite, threats, natural, int(labels.max()) + 1, progress if ranks.leads() else None)
+    work = _Work(model, images, labels, examples, store, batch_size, keep_images, board, device)
     result: dict[Threat, dict[str, Tensor]] = {threat: {} for threat in threats}
     costs: dict[Threat, dict[str, Mapping[str, float]]] = {threat: {} for threat in threats}
+    largest: dict[Threat, float] = dict.fromkeys(threats, 0.0)
     x_adv = {threat: images.clone() for threat in threats} if keep_images else {}
     for threat in threats:
         alive = natural.clone()
         for stage in suite.stages:
+            started = time.perf_counter()
             done = work.run(stage, threat, owed=alive if suite.cascade else natural)
             for rows, attacked in done.attacked:
                 fresh = alive[rows]  # what broke an image first is what is kept of it
                 x_adv[threat][rows[fresh]] = attacked[fresh]
             result[threat][stage.label] = done.verdicts
             costs[threat][stage.label] = {key: round(value, 3) for key, value in done.cost.items()}
+            largest[threat] = max(largest[threat], done.largest)
             alive &= done.verdicts != 0
+            robust = alive if suite.cascade else natural & (done.verdicts != 0)
+            board.end(stage, threat, robust, seconds=time.perf_counter() - started)
     name = model_hash(model)
-    return Attacked(suite, natural, result, costs, examples, labels, verdicts.seed, name, x_adv=x_adv)
+    return Attacked(suite, natural, result, costs, examples, labels, verdicts.seed, name, x_adv=x_adv, largest=largest)
 
 
 @dataclass
 class _Done:
-    """A stage's verdicts on all images, what it cost, and the attacked images with their rows, where they are kept."""
+    """A stage's verdicts on all images, what it cost, the largest perturbation, and the attacked images with their
+    rows, where they are kept."""
 
     verdicts: Tensor
     cost: dict[str, float]
+    largest: float
     attacked: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
 
@@ -197,7 +242,7 @@ class _Work:
     store: Verdicts
     batch_size: int
     keep_images: bool
-    progress: Progress | None
+    board: Board
     device: torch.device
 
     def run(self, stage: Stage, threat: Threat, *, owed: Tensor) -> _Done:
@@ -212,13 +257,14 @@ class _Work:
         unknown = (owed & (found == -1)).nonzero()[:, 0]
         mine = unknown[ranks.rank() :: ranks.world()]
         total = len(mine) if ranks.world() > 1 else int(owed.sum())
-        pace = _Pace(self.progress, f"{threat} {stage.label}", total, done=total - len(mine))
+        pace = self.board.begin(stage, threat, total=total, done=total - len(mine))
         parts = [self._attack(stage, threat, rows, pace) for rows in mine.split(self.batch_size) if len(rows)]
         everyone = [part for theirs in ranks.gathered(parts) for part in theirs]
         for rows, robust, _, _ in everyone:
             found[rows] = robust
+        largest = max(cost.pop(LARGEST), *(spent[LARGEST] for _, _, spent, _ in everyone), 0.0)
         cost = {key: value + sum(spent[key] for _, _, spent, _ in everyone) for key, value in cost.items()}
-        return _Done(found, cost, [(rows, images) for rows, _, _, images in everyone if images is not None])
+        return _Done(found, cost, largest, [(rows, images) for rows, _, _, images in everyone if images is not None])
 
     def _confirmed(self, stage: Stage, threat: Threat, found: Tensor, *, seconds_each: float) -> bool:
         """Attack a sample of the images whose verdicts were kept: if any comes out differently, none is believed."""
@@ -226,7 +272,7 @@ class _Work:
         mine, wrong = sample[ranks.rank() :: ranks.world()], False
         if len(mine):
             x, y = self.images[mine].to(self.device), self.labels[mine].to(self.device)
-            _, robust = _attack(self.model, x, y, stage, threat, self.store.seed)
+            _, robust, _ = _attack(self.model, x, y, stage, threat, self.store.seed)
             wrong = bool((robust.cpu() != found[mine].bool()).any())
         if not any(ranks.gathered(wrong)):
             return True
@@ -237,16 +283,17 @@ class _Work:
         ranks.wait_for_all()
         return False
 
-    def _attack(self, stage: Stage, threat: Threat, rows: Tensor, pace: "_Pace") -> _Part:
+    def _attack(self, stage: Stage, threat: Threat, rows: Tensor, pace: Pace) -> _Part:
         """One batch: its rows, verdicts, cost and attacked images; the verdicts are kept at once."""
         x, y = self.images[rows].to(self.device), self.labels[rows].to(self.device)
         started = time.perf_counter()
-        with counted_passes() as passes, pace.batch(len(rows)):
-            attacked, robust = _attack(self.model, x, y, stage, threat, self.store.seed)
+        with counted_passes() as passes, pace.batch(len(rows), passes):
+            attacked, robust, largest = _attack(self.model, x, y, stage, threat, self.store.seed)
         spent = {
             "seconds": time.perf_counter() - started,
             "forward": passes.forward,
             "backward": passes.backward,
+            LARGEST: largest,
         }
         verdicts = robust.cpu().to(torch.int8)
         names = [self.examples[row] for row in rows.tolist()]
@@ -258,27 +305,6 @@ def _spread(found: Tensor, *, most: int) -> Tensor:
     """Indices of up to `most` broken and `most` surviving images, spread over all of each kind."""
     kinds = [(found == verdict).nonzero()[:, 0] for verdict in (0, 1)]
     return torch.cat([kind[:: max(1, len(kind) // most)][:most] for kind in kinds])
-
-
-@dataclass
-class _Pace:
-    """Tells how much of a stage is done; images at work count by the share of their attack that is behind them."""
-
-    progress: Progress | None
-    title: str
-    total: int
-    done: float
-
-    @contextmanager
-    def batch(self, images: int) -> Iterator[None]:
-        with watched(lambda share: self._tell(self.done + share * images)):
-            yield
-        self.done += images
-        self._tell(self.done)
-
-    def _tell(self, done: float) -> None:
-        if self.progress:
-            self.progress(self.title, done, self.total)
 
 
 def _natural(
@@ -293,14 +319,20 @@ def _natural(
     return torch.cat(right), names, torch.cat(images), torch.cat(labels)
 
 
-def _attack(model: nn.Module, x: Tensor, y: Tensor, stage: Stage, threat: Threat, seed: int) -> tuple[Tensor, Tensor]:
-    """The attacked images and which of them survive: recomputed on what came back, which must lie in ball and box."""
+def _attack(
+    model: nn.Module, x: Tensor, y: Tensor, stage: Stage, threat: Threat, seed: int
+) -> tuple[Tensor, Tensor, float]:
+    """The attacked images, which of them survive, and the largest perturbation.
+
+    All is recomputed on what came back, which must lie in ball and box.
+    """
     streams = stage_streams(seed, stage.label, threat, x)
     attacked = ATTACKS.get(stage.attack)(model, x, y, threat=threat, generator=streams, **stage.options)
-    far = (threat.size(attacked - x) > threat.radius * (1 + BALL_TOLERANCE)).any()
+    largest = threat.size(attacked - x).max().item()
+    far = largest > threat.radius * (1 + BALL_TOLERANCE)
     if far or attacked.min() < 0 or attacked.max() > 1 or not torch.isfinite(attacked).all():
         raise RunError(f"attack {stage.label} left the ball {threat} or the box; its verdicts would be worthless")
-    return attacked, ~misclassified(model, attacked, y)
+    return attacked, ~misclassified(model, attacked, y), largest
 
 
 def save_attacked(path: Path, results: Mapping[str, Attacked]) -> None:

@@ -22,6 +22,8 @@ from generalist.evaluation.suite import Stage
 
 VERSION = 2
 """Raised whenever an attack changes what it finds, or a line what it holds: older verdicts are then not used."""
+LARGEST = "largest"
+"""In a row: the norm of the largest perturbation of its images."""
 
 COSTS = ("seconds", "forward", "backward")
 
@@ -57,16 +59,20 @@ class Verdicts:
         return [] if path is None else sorted(path.parent.glob(f"{path.stem}*.jsonl"))
 
     def read(self, threat: Threat, stage: Stage) -> tuple[dict[str, bool], dict[str, float]]:
-        """Verdicts by example, and the seconds and passes they took; a line cut short by a kill is left out."""
+        """Verdicts by example, the seconds and passes they took, and the largest perturbation.
+
+        A line cut short by a kill is left out.
+        """
         robust: dict[str, bool] = {}
-        cost = dict.fromkeys(COSTS, 0.0)
+        cost, largest = dict.fromkeys(COSTS, 0.0), 0.0
         for part in self._files(threat, stage):
             for row in _rows(part, key=self._key(threat, stage)):
                 robust |= {name: bool(verdict) for name, verdict in row["robust"].items()}
                 for key in cost:
                     cost[key] += row[key]
+                largest = max(largest, row[LARGEST])
         ranks.wait_for_all()  # nobody writes before everybody has read
-        return robust, cost
+        return robust, {**cost, LARGEST: largest}
 
     def write(self, threat: Threat, stage: Stage, robust: Mapping[str, bool], cost: Mapping[str, float]) -> None:
         path = self._path(threat, stage)

@@ -8,14 +8,18 @@ from typing import Any, Protocol
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from generalist.evaluation import Standing
 
 
 class Reporter(Protocol):
+    """`share` is how much of the work is done where steps differ in cost; the share of the steps if not given."""
+
     def say(self, text: str) -> None: ...
-    def bar(self, title: str, done: int, total: int) -> Any: ...
-    def advance(self, done: float, total: int) -> None: ...
-    def stage(self, name: str, done: float, total: int) -> None: ...
+    def bar(self, title: str, done: int, total: int, *, share: float | None = None) -> Any: ...
+    def advance(self, done: float, total: int, *, share: float | None = None) -> None: ...
+    def stage(self, standing: Standing) -> None: ...
     def epoch(self, epoch: int, epochs: int, text: str) -> None: ...
     def validation(self, epoch: int, models: Mapping[str, Mapping[str, Any]]) -> None: ...
 
@@ -27,13 +31,13 @@ class Silent:
         pass
 
     @contextmanager
-    def bar(self, title: str, done: int, total: int) -> Iterator[None]:
+    def bar(self, title: str, done: int, total: int, *, share: float | None = None) -> Iterator[None]:
         yield
 
-    def advance(self, done: float, total: int) -> None:
+    def advance(self, done: float, total: int, *, share: float | None = None) -> None:
         pass
 
-    def stage(self, name: str, done: float, total: int) -> None:
+    def stage(self, standing: Standing) -> None:
         pass
 
     def epoch(self, epoch: int, epochs: int, text: str) -> None:
@@ -43,35 +47,53 @@ class Silent:
         pass
 
 
+class _Watch:
+    """The time left, by the share of the work that was done since it began."""
+
+    def __init__(self, share: float) -> None:
+        self._share, self._began = share, time.monotonic()
+
+    def left(self, share: float) -> float | None:
+        done = share - self._share
+        return (time.monotonic() - self._began) / done * (1 - share) if done > 0 else None
+
+
+def _share(done: float, total: int, share: float | None) -> float:
+    return done / max(total, 1) if share is None else share
+
+
 class Lines(Silent):
     """Plain lines for a pipe or a log file, with the time left: the first soon, then ever fewer."""
 
     def __init__(self, *, first_seconds: float = 2.0, most_seconds: float = 10.0) -> None:
         self._first, self._most = first_seconds, most_seconds
-        self._title, self._note, self._stage, self._begun, self._begun_at = "", "", "", 0.0, 0.0
+        self._title, self._note, self._watch = "", "", _Watch(0.0)
         self._wait, self._last = first_seconds, 0.0
 
     def say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
     @contextmanager
-    def bar(self, title: str, done: int, total: int) -> Iterator[None]:
-        self._title, self._note, self._stage, self._begun = title, "", "", done
-        self._begun_at = self._last = time.monotonic()
-        self._wait = self._first
+    def bar(self, title: str, done: int, total: int, *, share: float | None = None) -> Iterator[None]:
+        self._title, self._note, self._watch = title, "", _Watch(_share(done, total, share))
+        self._wait, self._last = self._first, time.monotonic()
         yield
 
-    def advance(self, done: float, total: int) -> None:
+    def _due(self, left: float | None) -> bool:
         now = time.monotonic()
-        if now - self._last >= self._wait and done > self._begun:
-            self._last, self._wait = now, min(self._most, self._wait * 1.5)
-            left = (now - self._begun_at) / (done - self._begun) * (total - done)
+        if left is None or now - self._last < self._wait:
+            return False
+        self._last, self._wait = now, min(self._most, self._wait * 1.5)
+        return True
+
+    def advance(self, done: float, total: int, *, share: float | None = None) -> None:
+        left = self._watch.left(_share(done, total, share))
+        if left is not None and self._due(left):
             self.say(f"{self._title}: {int(done)}/{total}, {duration(left)} left{self._note}")
 
-    def stage(self, name: str, done: float, total: int) -> None:
-        if name != self._stage:  # the time left is that of this stage
-            self._stage, self._note, self._begun, self._begun_at = name, f" of {name}", done, time.monotonic()
-        self.advance(done, total)
+    def stage(self, standing: Standing) -> None:
+        if standing.ended or self._due(standing.seconds_left):
+            self.say(f"{self._title}: {stage_line(standing)}")
 
     def epoch(self, epoch: int, epochs: int, text: str) -> None:
         self._note = f", epoch {epoch}/{epochs} {text}"
@@ -88,7 +110,7 @@ class Terminal:
         self._console = console
         self._progress: Progress | None = None
         self._task: Any = None
-        self._stage = ""
+        self._title, self._watch = "", _Watch(0.0)
 
     def say(self, text: str) -> None:
         self._print(escape(text))
@@ -97,31 +119,33 @@ class Terminal:
         self._console.print(markup, highlight=False, soft_wrap=True)
 
     @contextmanager
-    def bar(self, title: str, done: int, total: int) -> Iterator[None]:
+    def bar(self, title: str, done: int, total: int, *, share: float | None = None) -> Iterator[None]:
+        self._title, self._watch = title, _Watch(_share(done, total, share))
         columns = (
             TextColumn("[bold]{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             TextColumn("[dim]{task.fields[note]}"),
         )
         with Progress(*columns, console=self._console, transient=True) as self._progress:
-            self._task = self._progress.add_task(escape(title), total=total, completed=done, note="")
+            self._task = self._progress.add_task(escape(title), total=total, completed=done, note="", left="")
             yield
         self._progress = None
 
-    def advance(self, done: float, total: int) -> None:
+    def advance(self, done: float, total: int, *, share: float | None = None) -> None:
         if self._progress:
-            self._progress.update(self._task, completed=done, total=total)
+            left = _about(self._watch.left(_share(done, total, share)))
+            self._progress.update(self._task, completed=done, total=total, left=left)
 
-    def stage(self, name: str, done: float, total: int) -> None:
+    def stage(self, standing: Standing) -> None:
+        if standing.ended:
+            self._print(f"[cyan]{escape(self._title)}[/]  {escape(stage_line(standing))}")
         if self._progress:
-            if name != self._stage:
-                self._stage = name
-                self._progress.reset(self._task, total=total, completed=int(done), note=escape(name))
-            self.advance(done, total)
+            place, left = _place(standing), _about(standing.seconds_left)
+            done, total = standing.done, standing.total
+            self._progress.update(self._task, completed=done, total=total, note=escape(place), left=left)
 
     def epoch(self, epoch: int, epochs: int, text: str) -> None:
         if self._progress:
@@ -136,6 +160,27 @@ class Terminal:
 def describe(scores: Mapping[str, Any]) -> str:
     robust = "  ".join(f"{threat} {value:.1f}" for threat, value in scores["robust"].items())
     return f"natural {scores['natural']:.1f}  {robust}".strip()
+
+
+def stage_line(standing: Standing) -> str:
+    """linf:8/255 2/8 APGD_t: 41.2 % robust, 412 images left, 12s; about 3m20s left"""
+    ended, left = standing.ended, _about(standing.seconds_left)
+    if ended is None:
+        return f"{_place(standing)}: {int(standing.done)}/{standing.total} images; {left}"
+    if standing.number == 0:
+        return f"{ended.robust:.1f} % right without an attack, {ended.left} of {standing.total} images left"
+    images = "" if ended.left is None else f", {ended.left} images left"
+    last = standing.number == standing.stages
+    more = f"; {left}" if left and not last else ""
+    return f"{_place(standing)}: {ended.robust:.1f} % robust{images}, {duration(ended.seconds)}{more}"
+
+
+def _place(standing: Standing) -> str:
+    return f"{standing.threat} {standing.number}/{standing.stages} {standing.stage}".strip()
+
+
+def _about(left: float | None) -> str:
+    return "" if left is None else f"about {duration(left)} left"
 
 
 def make_reporter(*, quiet: bool) -> Reporter:

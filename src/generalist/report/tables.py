@@ -11,22 +11,28 @@ from generalist.evaluation import MEAN, UNION
 from generalist.report.console import duration
 
 MISSING = float("-inf")
+NATURAL = "natural"
+CAPTION = "in brackets: 95 % interval (Wilson) over the choice of images"
 
 
 def accuracy_table(records: Mapping[str, Mapping[str, Any]], *, title: str = "") -> Table:
     """Rows of evaluation records by name; the best of each column in bold green."""
     threats = list(dict.fromkeys(threat for record in records.values() for threat in record["robust"]))
     attack = next((record["attack"] for record in records.values()), "")
-    heads = ["natural", *(f"{attack} {threat}" for threat in threats), MEAN, UNION]
+    heads = [NATURAL, *(f"{attack} {threat}" for threat in threats), MEAN, UNION]
     rows = {name: _cells(record, threats) for name, record in records.items()}
     best = [max((cells[i] for cells in rows.values()), default=MISSING) for i in range(len(heads))]
     shown = [i for i, value in enumerate(best) if value != MISSING]
-    table = _table(title)
+    measured = [NATURAL, *threats, MEAN, UNION]
+    with_intervals = any(record.get("interval_95") for record in records.values())
+    table = _table(title, caption=CAPTION if with_intervals else None)
     table.add_column("model")
     for i in shown:
         table.add_column(heads[i], justify="right")
     for name, cells in rows.items():
-        table.add_row(escape(name), *(_mark(cells[i], best[i], len(rows)) for i in shown))
+        bounds = records[name].get("interval_95", {})
+        marks = (_with_interval(_mark(cells[i], best[i], len(rows)), bounds.get(measured[i])) for i in shown)
+        table.add_row(escape(name), *marks)
     return table
 
 
@@ -45,17 +51,23 @@ def _one_column(record: Mapping[str, Any]) -> dict[str, Any]:
     unions = {"mean_over_norms": MEAN, "true_union": UNION}
     flat: dict[str, Any] = {"natural": record["natural"], "attack": next(iter(rows.values()))[0]}
     flat["robust"] = {row: value for row, (_, value) in rows.items() if row not in unions.values()}
+    bounds = record.get("interval_95", {})
+    flat["interval_95"] = {row: next(iter(of.values())) for row, of in bounds.get("accuracy", {}).items()}
+    flat["interval_95"] |= {NATURAL: bounds["natural"]} if bounds else {}
     return flat | {key: rows[row][1] for key, row in unions.items() if row in rows}
 
 
 def _suite_table(name: str, record: Mapping[str, Any]) -> Table:
     columns = list(dict.fromkeys(column for row in record["accuracy"].values() for column in row))
-    table = _table(f"{name}: {record['images']} images, natural {record['natural']:.2f}")
+    bounds = record.get("interval_95", {})
+    natural = _with_interval(f"{record['natural']:.2f}", bounds.get("natural"))
+    table = _table(f"{name}: {record['images']} images, natural {natural}", caption=CAPTION if bounds else None)
     table.add_column(record["suite"])
     for column in columns:
         table.add_column(column, justify="right")
     for row, values in record["accuracy"].items():
-        table.add_row(row, *(f"{values[column]:.2f}" for column in columns))
+        within = bounds.get("accuracy", {}).get(row, {})
+        table.add_row(row, *(_with_interval(f"{values[column]:.2f}", within.get(column)) for column in columns))
     return table
 
 
@@ -161,8 +173,15 @@ def probe_table(probe: Mapping[str, Any]) -> Table:
     return _pairs(f"{probe['recipe']} here", rows)
 
 
-def _table(title: str) -> Table:
-    return Table(title=escape(title) or None, title_justify="left", title_style="bold", header_style="bold")
+def _with_interval(figure: str, bounds: Sequence[float] | None) -> str:
+    return figure if bounds is None else f"{figure} [{bounds[0]:.1f}–{bounds[1]:.1f}]"
+
+
+def _table(title: str, *, caption: str | None = None) -> Table:
+    return Table(
+        title=escape(title) or None, title_justify="left", title_style="bold", header_style="bold", caption=caption,
+        caption_justify="left",
+    )  # fmt: skip
 
 
 def _pairs(title: str, rows: Iterable[tuple[str, str]]) -> Table:
