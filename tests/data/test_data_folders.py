@@ -16,7 +16,7 @@ from generalist.data import ArraySplit, DataWarning, FileSplit, load_dataset, or
 
 def test_train_and_test(image_folder: Callable) -> None:
     root = image_folder({"train": {"dog": 10, "cat": 10}, "test": {"cat": 3, "dog": 4}})
-    (root / "train" / "cat" / "notes.txt").write_text("not a picture")
+    (root / "train" / "cat" / ".hidden").write_text("not a picture")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         data = load_dataset("folder", root=root)
@@ -91,20 +91,81 @@ def test_many_pictures_stay_files(image_folder: Callable, monkeypatch: pytest.Mo
         assert torch.equal(a.y, b.y)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_unreadable_picture_is_named(image_folder: Callable, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
-    root = image_folder({"train": {"a": 4, "b": 4}, "test": {"a": 2, "b": 2}})
-    bad = root / "test/b/1.png"
-    bad.write_bytes(bad.read_bytes()[:60])
-    with pytest.raises(UserError, match="cannot read the image") as error:
+def damage(path: Path) -> str:
+    path.write_bytes(path.read_bytes()[:60])
+    return str(path)
+
+
+@pytest.mark.parametrize("memory", [100, 2**20])
+def test_unreadable_pictures_are_listed_all_at_once(
+    image_folder: Callable, monkeypatch: pytest.MonkeyPatch, memory: int
+) -> None:
+    root = image_folder({"train": {"a": 40, "b": 40}, "test": {"a": 20, "b": 20}})
+    monkeypatch.setattr("generalist.data.folder._MEMORY", memory)
+    bad = [damage(root / name) for name in ("test/b/1.png", "train/a/7.png")]
+    with pytest.raises(UserError, match=r"cannot read the images .* \(2 of 120\)") as error:
         load_dataset("folder", root=root)
-    assert str(bad) in str(error.value)
+    assert ", ".join(bad) in str(error.value)
+    assert "\n" not in str(error.value)
+    for number in range(2, 16):
+        damage(root / f"test/b/{number}.png")
+    with pytest.raises(UserError, match=r"and 6 more \(16 of 120\)"):
+        load_dataset("folder", root=root)
+
+
+@pytest.mark.parametrize("memory", [100, 2**20])
+def test_a_few_unreadable_pictures_are_left_out_and_named(
+    image_folder: Callable, monkeypatch: pytest.MonkeyPatch, memory: int
+) -> None:
+    root = image_folder({"train": {"a": 50, "b": 50}, "test": {"a": 3, "b": 2}})
+    monkeypatch.setattr("generalist.data.folder._MEMORY", memory)
+    bad = damage(root / "test/b/1.png")
+    with pytest.warns(DataWarning, match="1 of 105 images cannot be read and are left out") as warned:
+        data = load_dataset("folder", root=root)
+    assert bad in str(warned[0].message)
+    assert data.test.labels.bincount().tolist() == [3, 1]
+    assert len(data.train) + len(data.validation) == 100
+    images = data.test.read(torch.arange(4))
+    wanted = np.asarray(Image.open(root / "test/b/0.png")).transpose(2, 0, 1)
+    assert np.array_equal(images[data.test.labels == 1][0], wanted)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_damage_that_shows_only_when_decoded_is_named(
+    image_folder: Callable, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    root = image_folder({"train": {"a": 4, "b": 4}, "test": {"a": 2, "b": 2}}, side=(64, 64))
+    bad = root / "test/b/1.jpg"
+    Image.fromarray(random_images(64, 64, 3)).save(bad)
+    bad.write_bytes(bad.read_bytes()[:-600])
     monkeypatch.setattr("generalist.data.folder._MEMORY", 100)
     lazy = load_dataset("folder", root=root)
     with pytest.raises(UserError, match="cannot read the image") as error:
         list(ordered(lazy.test, batch_size=2, workers=workers))
     assert str(bad) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_gif_and_tiff_are_read_and_other_files_are_named(image_folder: Callable) -> None:
+    root = image_folder({"train": {"a": 4, "b": 4}, "test": {"a": 0, "b": 1}})
+    deep = np.full((8, 8), 40 * 257 + 3, dtype=np.uint16)
+    for name in ("0.tiff", "1.TIF", "2.png"):
+        Image.fromarray(deep).save(root / "test/a" / name)
+    frames = [Image.fromarray(np.full((8, 8), level, dtype=np.uint8)) for level in (40, 200)]
+    frames[0].save(root / "test/a/3.gif", save_all=True, append_images=frames[1:])
+    for name in ("train/a/notes.txt", "train/b/more.TXT", "test/a/x.heic", "test/b/LICENCE"):
+        (root / name).write_text("")
+    with pytest.warns(DataWarning, match=r"not read.*: \.heic \(1\), \.txt \(2\), no ending \(1\)"):
+        data = load_dataset("folder", root=root)
+    assert data.test.labels.bincount().tolist() == [4, 1]
+    assert (data.test.read(torch.arange(5))[data.test.labels == 0] == 40).all()
+
+
+def test_pixels_of_unknown_white_are_refused(image_folder: Callable) -> None:
+    root = image_folder({"train": {"a": 4, "b": 4}, "test": {"a": 1, "b": 1}})
+    Image.fromarray(np.full((8, 8), 0.5, dtype=np.float32)).save(root / "test/a/1.tiff")
+    with pytest.raises(UserError, match=r"1\.tiff"):
+        load_dataset("folder", root=root)
 
 
 def test_class_missing_from_train_is_said(image_folder: Callable) -> None:

@@ -15,7 +15,7 @@ from generalist.core.registry import Registry
 from generalist.core.rng import generator
 from generalist.data import names
 from generalist.data.cifar import read_cifar10, read_cifar100
-from generalist.data.folder import fits_in_memory, in_memory, read_folder, read_imagenet
+from generalist.data.folder import read_folder, read_imagenet, readable
 from generalist.data.holdout import hold_out, mixed_order
 from generalist.data.idx import read_mnist_like
 from generalist.data.images import resize
@@ -108,8 +108,7 @@ def load_dataset(
     train, held = _with_validation(name, train, parts.validation, share=validation, seed=seed)
     splits = [_limited(_mixed(split), limit, seed) for split in (train, held)]
     splits.append(_limited(_mixed(test), limit, 0))  # the same for every seed
-    if fits_in_memory(splits):
-        splits = [in_memory(split) for split in splits]
+    splits = readable(name, splits)
     if size is not None:
         splits = [_resized(split, size) for split in splits]
     train, held, test = splits

@@ -13,16 +13,37 @@ SMALL = 64  # up to this side an image is used whole; above it the usual border 
 _CHUNK, _PIXELS = 512, 2**26  # images, and values, that are resized at once
 
 
+_DAMAGE = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)
+
+
 def open_image(path: str) -> Image.Image:
-    """The file as a decoded RGB image."""
+    """The file as a decoded RGB image; of an animation the first picture."""
     try:
         with Image.open(path) as file:
-            # a palette with transparency goes through RGBA, as Pillow asks for with a warning
-            clear = file.mode == "P" and "transparency" in file.info
-            return (file.convert("RGBA") if clear else file).convert("RGB")
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+            return _rgb(file)
+    except _DAMAGE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"cannot read the image {path} ({reason}); replace or remove the file") from None
+
+
+def _rgb(file: Image.Image) -> Image.Image:
+    if file.mode.startswith("I;16"):  # which Pillow would cut off at 255 instead of scaling it
+        return Image.fromarray((np.asarray(file) // 257).astype(np.uint8)).convert("RGB")
+    if file.mode in ("I", "F"):
+        raise ValueError("pixels of 32 bits, whose white is not known; save it with 8 or 16")
+    # a palette with transparency goes through RGBA, as Pillow asks for with a warning
+    clear = file.mode == "P" and "transparency" in file.info
+    return (file.convert("RGBA") if clear else file).convert("RGB")
+
+
+def looks_whole(path: str) -> bool:
+    """Whether the file is an image as far as can be told without decoding it."""
+    try:
+        with Image.open(path) as file:
+            file.verify()
+    except _DAMAGE:
+        return False
+    return True
 
 
 def to_tensor(image: Image.Image) -> Tensor:
