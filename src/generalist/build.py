@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from generalist.attacks import frozen
 from generalist.core.errors import UserError
-from generalist.core.files import user_path
+from generalist.core.files import fingerprint, user_path
 from generalist.core.schedules import SCHEDULES
 from generalist.core.types import Batch, Objective
 from generalist.data import (
@@ -73,6 +73,11 @@ class Experiment:
             device=self.device,
             workers=data.workers,
         )
+
+    def data_digest(self) -> str:
+        """Of all images and labels that training depends on."""
+        extra = None if self.mixture is None else self.mixture.extra.digest()
+        return fingerprint([self.dataset.training_digest(), extra])
 
     def global_model(self) -> nn.Module:
         """θ_g as it is now, with its BatchNorm statistics mixed or measured afresh, as the recipe says."""

@@ -18,13 +18,16 @@ from generalist.recipe import Recipe, parse_recipe
 Raw = dict[str, Any]
 
 
-def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """A shipped name or a YAML file, with `field.path=value` overrides."""
-    raw = _resolve(str(name_or_path), here=Path.cwd(), trail=())
+def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, method: str | None = None) -> Recipe:
+    """A shipped name or a YAML file, with `field.path=value` overrides.
+
+    A setting's name, or a file that extends one, becomes a recipe by a `method`, whose name is added to its own.
+    """
+    raw = _resolve(str(name_or_path), here=Path.cwd(), trail=(), method=method)
     raw = _fill_from_tasks(raw)
     for override in sorted(overrides, key=_names_component, reverse=True):
         raw = merge(raw, _parse_override(override, raw))
-    return parse_recipe(raw)
+    return parse_recipe(_located(raw, Path.cwd()))
 
 
 def _names_component(override: str) -> bool:
@@ -89,22 +92,59 @@ def _kept(old: Mapping[str, Any], new: Mapping[str, Any]) -> Raw:
     return {field: old[field] for field in ATTACK_FIELDS if field in old and field in fields}
 
 
-def _resolve(name: str, *, here: Path, trail: tuple[Path, ...]) -> Raw:
+def _resolve(name: str, *, here: Path, trail: tuple[Path, ...], method: str | None) -> Raw:
+    if name in _files("settings"):
+        return _compose(name, _method_for(name, method, trail))
     if name in recipe_names():
+        if method is not None:
+            raise UserError(
+                f"{shown(name)} has its method already; --method goes with a setting, or a file that extends one"
+            )
         return _compose(*_split(name))
     path = user_path(here / user_path(name)).resolve()
     if path in trail:
         raise UserError(f"recipes extend each other in a circle: {' → '.join(map(str, (*trail, path)))}")
     if not path.is_file():
         raise _no_recipe(name, path, trail)
-    raw = read_yaml(path)
+    raw = _located(read_yaml(path), path.parent)
     base = raw.pop("extends", None)
     raw.setdefault("name", path.stem)
     if base is None:
+        if method is not None:
+            raise UserError(f"{path} extends no setting, so --method has no use for it")
         return raw
     if not isinstance(base, str):
         raise UserError(f"{path}: extends takes one recipe name or file, got {shown(base)}")
-    return merge(_resolve(base, here=path.parent, trail=(*trail, path)), raw)
+    whole = _resolve(base, here=path.parent, trail=(*trail, path), method=method)
+    own = raw.get("description") or f"{path.name}, extends {base}"
+    if method is not None:
+        raw["name"] = f"{raw['name']}-{method}" if not trail else raw["name"]
+        own = f"{_shipped('methods', method)['description']}: {own}" if not trail else own
+    return merge(whole, raw | {"description": own})
+
+
+def _method_for(setting: str, method: str | None, trail: tuple[Path, ...]) -> str:
+    offered = [name for name in _files("methods") if _fits(setting, name)]
+    if method is None:
+        what = f"{trail[-1]} extends the setting {setting!r}" if trail else f"{setting!r} is a setting"
+        raise UserError(f"{what}, which needs a method: add --method, one of {', '.join(offered)}")
+    if method not in offered:
+        raise unknown(f"method for {setting}:", method, offered)
+    return method
+
+
+def _located(raw: Raw, folder: Path) -> Raw:
+    """With data.root and data.extra.file as they are found from anywhere; relative ones are relative to the folder."""
+    data = raw.get("data")
+    if not isinstance(data, Mapping):
+        return raw
+    changed = dict(data)
+    if isinstance(data.get("root"), str):
+        changed["root"] = str(user_path(folder / user_path(data["root"])).resolve())
+    extra = data.get("extra")
+    if isinstance(extra, Mapping) and isinstance(extra.get("file"), str):
+        changed["extra"] = {**extra, "file": str(user_path(folder / user_path(extra["file"])).resolve())}
+    return {**raw, "data": changed}
 
 
 def _no_recipe(name: str, path: Path, trail: tuple[Path, ...]) -> UserError:

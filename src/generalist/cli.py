@@ -80,6 +80,10 @@ Set = Annotated[
     typer.Option("--set", metavar="FIELD=VALUE", help="Change a recipe field, such as training.epochs=10; repeatable."),
 ]
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name or a YAML file.")]
+Method = Annotated[
+    str | None,
+    typer.Option("--method", metavar="NAME", help="For a setting, or a file that extends one: which method."),
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -96,6 +100,7 @@ def _root(
 def train_command(
     recipe: RecipeName,
     set_: Set = None,
+    method: Method = None,
     out: Annotated[
         Path | None, typer.Option(callback=_written, help="The run folder; runs/<name> if not given.")
     ] = None,
@@ -110,7 +115,7 @@ def train_command(
     as_json: Json = False,
 ) -> None:
     """Train a recipe into a run folder."""
-    loaded = load_recipe(recipe, set_ or [])
+    loaded = load_recipe(recipe, set_ or [], method=method)
     if dry_run:
         _show_plan(loaded, download=download, as_json=as_json, processes=processes or ranks.world())
         return
@@ -122,6 +127,7 @@ def train_command(
         run = train(loaded, out=folder, resume=resume, download=download, reporter=reporter)
     except Interrupted as stopped:
         changes = [part for change in set_ or [] for part in ("--set", change)]
+        changes += ["--method", method] if method else []
         again = shlex.join(["generalist", "train", recipe, *changes, "--out", str(folder), "--resume"])
         _complain(f"{stopped}: stopped after a whole step, nothing is lost; go on with: {again}")
         raise typer.Exit(stopped.exit_code) from None
@@ -308,9 +314,9 @@ def recipes_command(context: typer.Context, as_json: Json = False) -> None:
 
 
 @recipes_app.command("show")
-def recipes_show(recipe: RecipeName, set_: Set = None, as_json: Json = False) -> None:
+def recipes_show(recipe: RecipeName, set_: Set = None, method: Method = None, as_json: Json = False) -> None:
     """Print a recipe with everything resolved."""
-    loaded = load_recipe(recipe, set_ or [])
+    loaded = load_recipe(recipe, set_ or [], method=method)
     print(json.dumps(loaded.plain()) if as_json else loaded.to_yaml().rstrip())
 
 
@@ -320,10 +326,13 @@ def doctor_command(
         str, typer.Argument(metavar="[RECIPE]", help="Estimate what this recipe would cost here.")
     ] = "digits-generalist-t",
     set_: Set = None,
+    method: Method = None,
     as_json: Json = False,
 ) -> None:
     """Device, number formats, threads, data found, and a five-second probe of what a recipe would cost."""
-    probe = estimate(load_recipe(recipe, set_ or []))  # before the data of other recipes counts as memory
+    probe = estimate(
+        load_recipe(recipe, set_ or [], method=method)
+    )  # before the data of other recipes counts as memory
     facts = examine()
     if as_json:
         print(json.dumps({**facts, "probe": probe}))

@@ -126,11 +126,12 @@ def train(
     resume: bool = False,
     download: bool = False,
     overrides: list[str] | None = None,
+    method: str | None = None,
     reporter: Reporter | None = None,
 ) -> Run:
-    """Train a recipe into a run folder (runs/<name> if not given)."""
+    """Train a recipe into a run folder (runs/<name> if not given); a setting needs a `method`."""
     if not isinstance(recipe, Recipe):
-        recipe = load_recipe(recipe, overrides or [])
+        recipe = load_recipe(recipe, overrides or [], method=method)
     folder = Path(out) if out is not None else Path("runs") / recipe.name
     reporter = reporter if reporter is not None and ranks.leads() else Silent()
     resume = resume or ranks.restarted()
@@ -150,7 +151,7 @@ def train(
             networks = _obtain(needs, experiment, folder / "needs", reporter)
             experiment = build(recipe, dataset=experiment.dataset, networks=networks)
         state = experiment.state
-        state.owner = {"recipe": Run(folder).identity, "data": experiment.dataset.training_digest()}
+        state.owner = {"recipe": Run(folder).identity, "data": experiment.data_digest()}
         ranks.by_leader(lambda: _warn_of_damaged_models(folder, recipe))
         if resume and state.load(folder / "checkpoints"):
             reporter.say(f"resumed {folder} at step {state.step} of {experiment.plan.steps}")

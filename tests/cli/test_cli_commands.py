@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,24 @@ def test_a_recipe_is_shown_whole(cli: Cli) -> None:
     recipe = load_recipe("digits-generalist-t", ["training.epochs=3"])
     assert parse_recipe(yaml.safe_load(cli(*args).out)) == recipe
     assert cli(*args, "--json").json == recipe.plain()
+
+
+def test_a_setting_of_ones_own_with_a_method(
+    cli: Cli, npz: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = npz()
+    data.with_name("mine.yaml").write_text("extends: digits\ndata: {name: npz, root: data.npz}\n")
+    mine = data.with_name("mine.yaml")
+    refused = cli("train", mine)
+    assert refused.code == 2
+    assert "needs a method: add --method" in refused.err
+    assert cli("recipes", "show", mine, "--method", "at", "--json").json["name"] == "mine-at"
+    outcome = cli("train", mine, "--method", "at", *TINY)
+    assert outcome.code == 0, outcome.err
+    assert Run(Path("runs/mine-at")).recipe.data.root == str(data)
+    assert cli("eval", "runs/mine-at", "--n", "5").code == 0
+    monkeypatch.setattr(doctor, "PROBE_SECONDS", 0.01)
+    assert cli("doctor", mine, "--method", "nt", *TINY, "--json").json["probe"]["recipe"] == "mine-nt"
 
 
 def test_dry_run_tells_the_plan_and_writes_nothing(cli: Cli, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from generalist.catalogue import load_recipe, merge
+from generalist.catalogue import load_recipe, merge, recipe_names
 from generalist.core.errors import UserError
 from generalist.mixing import REST, Share
 from generalist.recipe import Recipe, first_difference
@@ -145,3 +145,68 @@ def test_a_recipe_says_which_field_of_a_later_init_is_wrong() -> None:
 def test_plain_is_plain() -> None:
     plain = load_recipe("digits-generalist-t").plain()
     assert yaml.safe_load(yaml.safe_dump(plain)) == plain
+
+
+def test_where_data_lies_is_relative_to_the_file_that_says_it(load: Load, tmp_path: Path) -> None:
+    text = "extends: ../base.yaml\ndata: {extra: {file: more.npz}}"
+    base = "extends: digits-at\ndata: {name: folder, root: pictures}"
+    recipe = load(text, name="deep/mine.yaml", base_yaml=base)
+    assert recipe.data.root == str(tmp_path / "pictures")
+    assert recipe.data.extra is not None
+    assert recipe.data.extra.file == str(tmp_path / "deep" / "more.npz")
+    assert load(text, "data.root=here", name="deep/mine.yaml", base_yaml=base).data.root == str(tmp_path / "here")
+    again = load(recipe.to_yaml(), name="else/where.yaml")
+    assert again.data == recipe.data
+
+
+def test_extra_images_may_have_been_moved_but_not_exchanged() -> None:
+    recipe = load_recipe("digits-at", ["data.extra={file: a/more.npz, share: 0.5}"])
+    moved = load_recipe("digits-at", ["data.extra={file: b/more.npz, share: 0.5}"])
+    other = load_recipe("digits-at", ["data.extra={file: a/other.npz, share: 0.5}"])
+    assert first_difference(moved, recipe) is None
+    assert "data.extra.file" in str(first_difference(other, recipe))
+
+
+def test_a_file_that_extends_a_setting_works_with_every_method(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: digits\ntraining: {epochs: 7}\ntasks: {linf: {optimizer: {lr: 0.3}}}")
+    methods = [name.removeprefix("digits-") for name in recipe_names() if name.startswith("digits-")]
+    assert len(methods) > 20
+    for method in methods:
+        recipe, shipped = load_recipe(path, method=method), load_recipe(f"digits-{method}")
+        assert recipe.name == f"mine-{method}"
+        assert recipe.training.epochs == 7
+        assert recipe.learners.keys() == shipped.learners.keys()
+    assert load_recipe(path, method="at").learners["linf"].optimizer.options["lr"] == 0.3
+    (tmp_path / "next.yaml").write_text("extends: mine.yaml\nname: own\nseed: 3")
+    recipe = load_recipe(tmp_path / "next.yaml", method="at")
+    assert (recipe.name, recipe.seed, recipe.training.epochs) == ("own-at", 3, 7)
+
+
+def test_a_setting_itself_with_a_method_is_the_shipped_recipe() -> None:
+    assert load_recipe("digits", method="generalist-t") == load_recipe("digits-generalist-t")
+
+
+@pytest.mark.parametrize(
+    ("text", "method", "said"),
+    [
+        ("extends: digits", None, r"mine\.yaml extends the setting 'digits', which needs a method: .*--method.* at,"),
+        ("extends: digits", "att", "unknown method for digits: 'att'; did you mean"),
+        ("extends: digits-at", "nt", "'digits-at' has its method already"),
+        ("name: x", "nt", "extends no setting"),
+    ],
+)
+def test_a_method_where_it_belongs(tmp_path: Path, text: str, method: str | None, said: str) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(UserError, match=said):
+        load_recipe(tmp_path / "mine.yaml", method=method)
+
+
+def test_a_description_is_the_files_own(load: Load) -> None:
+    assert load("extends: digits-generalist-t").description == "mine.yaml, extends digits-generalist-t"
+    assert load("extends: digits-at\ndescription: pets").description == "pets"
+    assert load_recipe("mine.yaml").description == "pets"
+    load("extends: digits-at", name="plain.yaml")
+    assert load("extends: mine.yaml", name="plain.yaml").description == "plain.yaml, extends mine.yaml"
+    Path("mine.yaml").write_text("extends: digits\ndescription: pets")
+    assert load_recipe("mine.yaml", method="at").description == "adversarial training, ℓ∞: pets"
