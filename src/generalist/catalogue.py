@@ -117,9 +117,9 @@ def _resolve(name: str, *, here: Path, trail: tuple[Path, ...], method: str | No
         raise UserError(f"{path}: extends takes one recipe name or file, got {shown(base)}")
     whole = _resolve(base, here=path.parent, trail=(*trail, path), method=method)
     own = raw.get("description") or f"{path.name}, extends {base}"
-    if method is not None:
-        raw["name"] = f"{raw['name']}-{method}" if not trail else raw["name"]
-        own = f"{_shipped('methods', method)['description']}: {own}" if not trail else own
+    if method is not None and not trail:
+        raw["name"] = f"{raw['name']}-{method}"
+        own = f"{_shipped('methods', method)['description']}: {own}"
     return merge(whole, raw | {"description": own})
 
 

@@ -60,6 +60,7 @@ class Recorder:
             "lr": {name: self._lr(name, plan.progress(state.step - 1)) for name in live},
             "train": means,
             "idle": [name for name in state.learners if name not in live],
+            "redistributed": plan.redistributes_in(epoch),
             "regret": state.regret.record(),
         }
         if due or ranks.world() == 1:  # parameters do not cross the network for a measurement alone

@@ -181,7 +181,8 @@ def _finish(folder: Path, experiment: Experiment) -> None:
     write_json(folder / "summary.json", sealed(_summary(folder, experiment)))
     from generalist.report.figures import draw_run  # matplotlib is slow to import, and for this alone
 
-    draw_run(read_journal(folder / "metrics.jsonl"), folder / "figures", title=experiment.recipe.name)
+    recipe = experiment.recipe
+    draw_run(read_journal(folder / "metrics.jsonl"), folder / "figures", title=recipe.name, select=recipe.select)
 
 
 def placed(experiment: Experiment, count: int) -> list[Phase]:

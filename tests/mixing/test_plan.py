@@ -65,6 +65,13 @@ def test_a_lone_learner_is_never_reset_and_always_trained(mode):
 
 
 @pytest.mark.parametrize("mode", ["boundary", "every_step", "never"])
+def test_epochs_know_their_redistributions(mode):
+    plan = printed(redistribution=mode, epochs=24, start_epoch=7, every_epochs=3)
+    epochs = {step // 10 + 1 for step in range(plan.steps) if plan.redistributes_after(step)}
+    assert {epoch for epoch in range(1, 25) if plan.redistributes_in(epoch)} == epochs
+
+
+@pytest.mark.parametrize("mode", ["boundary", "every_step", "never"])
 def test_the_next_redistribution_is_the_first_one_found_by_walking(mode):
     plan = printed(redistribution=mode, epochs=24, start_epoch=7, every_epochs=3)
     steps = [step for step in range(plan.steps) if plan.redistributes_after(step)]

@@ -4,8 +4,10 @@ import csv
 import io
 from dataclasses import replace
 from pathlib import PurePath
+from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 from rich.console import Console
 
@@ -320,3 +322,27 @@ def test_the_scatter_is_a_picture(count: int) -> None:
     assert picture.format == "PNG"
     assert picture.size[0] >= 800
     assert len(picture.convert("RGB").getcolors(2**24) or []) > 10
+
+
+def test_the_scatter_explains_its_colours_and_shortens_its_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Figure] = []
+    save = Figure.savefig
+
+    def keep(self: Figure, *args: Any, **options: Any) -> None:
+        drawn.append(self)
+        save(self, *args, **options)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    entries = [entry(f"{C}-{method}", 80 + i, 40 - i, 55) for i, method in enumerate(["at", "generalist-t"])]
+    draw_scatter(make_comparison(entries, paper=paper_table("I")))
+    draw_scatter(make_comparison([replace(one, name=one.name.replace(C, "my-own"), method=None) for one in entries]))
+    with_paper, own = drawn
+    wanted = ["Pareto front", "runs of Generalist", "runs of other methods"]
+    assert {text.get_text() for text in own.legends[0].get_texts()} == set(wanted)
+    told = {text.get_text() for text in with_paper.legends[0].get_texts()}
+    assert told == {*wanted, "the same method", "Generalist++, table I"}
+    for figure in drawn:
+        labels = {text.get_text() for text in figure.axes[0].texts}
+        assert {"at", "generalist-t"} <= labels
+        assert all(0 <= end <= 100 for end in (*figure.axes[0].get_xlim(), *figure.axes[0].get_ylim()))
+        assert "select: validation" in figure._suptitle.get_text()  # type: ignore[attr-defined]

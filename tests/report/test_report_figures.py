@@ -16,7 +16,14 @@ from generalist.report.figures import draw_run
 Drawn = dict[str, Figure]
 
 
-def journal(learners: list[str], *, epochs: int, live_from: dict[str, int]) -> list[dict[str, Any]]:
+def journal(
+    learners: list[str],
+    *,
+    epochs: int,
+    live_from: dict[str, int],
+    resets: tuple[int, ...] = (),
+    split: str = "validation",
+) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for epoch in range(1, epochs + 1):
         live = [name for name in learners if epoch >= live_from.get(name, 1)]
@@ -25,6 +32,7 @@ def journal(learners: list[str], *, epochs: int, live_from: dict[str, int]) -> l
             {
                 "kind": "epoch",
                 "epoch": epoch,
+                "redistributed": epoch in resets,
                 "gamma": {name: 1 / len(learners) for name in learners},
                 "train": {name: {"loss": 2 / epoch} for name in live},
                 "regret": {"tasks": dict.fromkeys(live, 0.1), "mean": 0.1, "bound": 1.0},
@@ -38,7 +46,7 @@ def journal(learners: list[str], *, epochs: int, live_from: dict[str, int]) -> l
         if epoch % 5 == 0:
             scores = {"natural": 50.0 + epoch, "robust": {"linf:8/255": 20.0 + epoch, "l2:128/255": 30.0}}
             models = dict.fromkeys(["global", *live], scores)
-            rows.append({"kind": "validation", "epoch": epoch, "split": "validation", "models": models})
+            rows.append({"kind": "validation", "epoch": epoch, "split": split, "models": models})
     return rows
 
 
@@ -61,8 +69,10 @@ def lines(axis: Axes) -> dict[str, Any]:
 
 
 def test_one_learner(tmp_path: Path, drawn: Drawn) -> None:
-    paths = draw_run(journal(["linf"], epochs=10, live_from={}), tmp_path / "figures", title="digits-at")
-    assert {path.name for path in paths} == {f"{name}.png" for name in ("loss", "gamma", "regret", "drift", "accuracy")}
+    paths = draw_run(
+        journal(["linf"], epochs=10, live_from={}), tmp_path / "figures", title="digits-at", select="validation"
+    )
+    assert {path.name for path in paths} == {f"{name}.png" for name in ("loss", "regret", "drift", "accuracy")}
     assert len(drawn["drift"].axes) == 2
     assert len(drawn["accuracy"].axes) == 3
     for path in paths:
@@ -73,7 +83,7 @@ def test_one_learner(tmp_path: Path, drawn: Drawn) -> None:
 
 def test_three_learners_two_of_them_idle_at_first(tmp_path: Path, drawn: Drawn) -> None:
     rows = journal(["linf", "natural", "l2"], epochs=60, live_from={"natural": 41, "l2": 41})
-    draw_run(rows, tmp_path, title="digits-generalist-t")
+    draw_run(rows, tmp_path, title="digits-generalist-t", select="validation")
     loss = lines(drawn["loss"].axes[0])
     assert list(loss["linf"].get_xdata()) == list(range(1, 61))
     assert list(loss["l2"].get_xdata()) == list(range(41, 61))
@@ -91,14 +101,14 @@ def test_three_learners_two_of_them_idle_at_first(tmp_path: Path, drawn: Drawn) 
 
 
 def test_equal_weights_can_be_told_apart(tmp_path: Path, drawn: Drawn) -> None:
-    draw_run(journal(["linf", "natural", "l2"], epochs=60, live_from={}), tmp_path, title="t")
+    draw_run(journal(["linf", "natural", "l2"], epochs=60, live_from={}), tmp_path, title="t", select="last")
     widths = [line.get_linewidth() for line in drawn["gamma"].axes[0].get_lines()]
     assert widths == sorted(set(widths), reverse=True)
 
 
 def test_nothing_is_cut_off_or_on_top_of_another(tmp_path: Path, drawn: Drawn) -> None:
     rows = journal(["linf", "natural", "l2"], epochs=60, live_from={"natural": 41})
-    draw_run(rows, tmp_path, title="cifar100-wrn32-10-generalist-d-natural")
+    draw_run(rows, tmp_path, title="cifar100-wrn32-10-generalist-d-natural", select="validation")
     for name, figure in drawn.items():
         figure.draw_without_rendering()
         canvas = figure.bbox
@@ -116,11 +126,61 @@ def test_nothing_is_cut_off_or_on_top_of_another(tmp_path: Path, drawn: Drawn) -
 
 
 def test_threats_are_written_as_in_a_paper(tmp_path: Path, drawn: Drawn) -> None:
-    draw_run(journal(["linf"], epochs=5, live_from={}), tmp_path, title="t")
+    draw_run(journal(["linf"], epochs=5, live_from={}), tmp_path, title="t", select="last")
     titles = [axis.get_title() for axis in drawn["accuracy"].axes]
     assert titles == ["natural", r"$\ell_\infty$, $\epsilon$ = 8/255", r"$\ell_2$, $\epsilon$ = 128/255"]
 
 
 def test_nothing_to_draw(tmp_path: Path) -> None:
-    assert draw_run([], tmp_path / "figures", title="t") == []
+    assert draw_run([], tmp_path / "figures", title="t", select="last") == []
     assert not (tmp_path / "figures").exists()
+
+
+THREE = ["linf", "natural", "l2"]
+
+
+def legend(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_accuracies_reach_from_0_to_100(tmp_path: Path, drawn: Drawn) -> None:
+    draw_run(journal(THREE, epochs=10, live_from={}), tmp_path, title="t", select="last")
+    assert {axis.get_ylim() for axis in drawn["accuracy"].axes} == {(0, 100)}
+
+
+def test_redistributions_are_marked_in_every_panel(tmp_path: Path, drawn: Drawn) -> None:
+    draw_run(journal(THREE, epochs=20, live_from={}, resets=(10, 15)), tmp_path, title="t", select="last")
+    for name, figure in drawn.items():
+        assert legend(figure)[-1] == "redistribution", name
+        for axis in figure.axes:
+            (marks,) = [drawn for drawn in axis.collections if drawn.get_label() == "redistribution"]
+            assert [segment[0][0] for segment in marks.get_segments()] == [10, 15], name  # type: ignore[attr-defined]
+    draw_run(journal(THREE, epochs=20, live_from={}), tmp_path, title="t", select="last")
+    assert "redistribution" not in legend(drawn["loss"])
+
+
+def test_a_learner_has_one_colour_in_all_runs_and_every_colour_is_in_the_legend(tmp_path: Path, drawn: Drawn) -> None:
+    ten = ["linf", "l2", "l1", "linf-half", "linf-double", "l2-half", "l2-double", "mine", "other", "natural"]
+    colours: dict[str, set[Any]] = {}
+    for learners in (THREE, ["l2", "linf"], ["natural"], ten):
+        draw_run(journal(learners, epochs=10, live_from={}, resets=(5,)), tmp_path, title="t", select="last")
+        for name, figure in drawn.items():
+            lines_of = {str(line.get_label()): line for axis in figure.axes for line in axis.get_lines()}
+            assert set(lines_of) <= set(legend(figure)), name
+            for label, line in lines_of.items():
+                colours.setdefault(label, set()).add(line.get_color())
+    alone = {name: colours[name] for name in ten}
+    assert all(len(of) == 1 for of in alone.values())
+    assert len({next(iter(of)) for of in alone.values()}) == 10
+
+
+def test_titles_say_the_split_and_what_selected(tmp_path: Path, drawn: Drawn) -> None:
+    titles = {}
+    for select, split in (("validation", "validation"), ("last", "validation"), ("test", "test")):
+        draw_run(journal(["linf"], epochs=5, live_from={}, split=split), tmp_path, title="t", select=select)
+        titles[select] = drawn["accuracy"]._suptitle.get_text()  # type: ignore[attr-defined]
+    assert titles == {
+        "validation": "t: accuracy on the validation split, select: validation",
+        "last": "t: accuracy on the validation split, select: last",
+        "test": "t: accuracy on the test split, select: test (!)",
+    }

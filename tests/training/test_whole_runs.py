@@ -50,6 +50,13 @@ def test_the_same_recipe_gives_the_same_bits(undisturbed, tmp_path):
     assert not same(weights(undisturbed.folder), weights(other.folder))
 
 
+def test_the_journal_says_when_learners_were_redistributed(undisturbed):
+    epochs = [record for record in undisturbed.metrics if record["kind"] == "epoch"]
+    plan = build(undisturbed.recipe).plan
+    assert [row["redistributed"] for row in epochs] == [plan.redistributes_in(row["epoch"]) for row in epochs]
+    assert any(row["redistributed"] for row in epochs)
+
+
 def command(out, *more):
     sets = [part for override in T for part in ("--set", override)]
     return [sys.executable, "-m", "generalist", "train", "digits-generalist-t", *sets, "--out", str(out), *more]

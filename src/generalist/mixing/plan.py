@@ -107,6 +107,11 @@ class MixPlan:
         """Whether learners are reset to θ_g once this step is done."""
         return self.next_redistribution(step) == step
 
+    def redistributes_in(self, epoch: int) -> bool:
+        """Whether learners are reset to θ_g in this epoch, counted from 1, or at its end."""
+        found = self.next_redistribution((epoch - 1) * self.steps_per_epoch)
+        return found is not None and found < epoch * self.steps_per_epoch
+
     def next_redistribution(self, step: int) -> int | None:
         """The first step from this one on that ends in a redistribution.
 

@@ -4,7 +4,7 @@ import io
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, takewhile
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -12,9 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 from generalist.report.compare import NATURAL, UNIONS, Comparison, Row
-from generalist.report.figures import COLOURS, GLOBAL, PAPER
+from generalist.report.figures import GLOBAL, PAPER
 
-OURS, GENERALIST, THEIRS = COLOURS[0], COLOURS[1], "#777777"
+OURS, GENERALIST, THEIRS = "#0072B2", "#D55E00", "#777777"
+GROUPS = {GENERALIST: "runs of Generalist", OURS: "runs of other methods"}
 DPI = 200
 MARKER = 4.5
 
@@ -37,22 +38,25 @@ def draw_scatter(comparison: Comparison) -> bytes:
         axis.margins(0.1)
         floor = _floor([point.y for point in (*ours, *theirs)])
         shown, shown_theirs = ([_lifted(point, floor) for point in points] for points in (ours, theirs))
-        for run, paper in pairs:
-            axis.plot([run.x, paper.x], [run.y, paper.y], color=THEIRS, lw=0.6, ls=(0, (1, 1.5)), zorder=1)
+        for i, (run, paper) in enumerate(pairs):
+            label = None if i else "the same method"
+            axis.plot([run.x, paper.x], [run.y, paper.y], color=THEIRS, lw=0.6, ls=(0, (1, 1.5)), zorder=1, label=label)
         front = pareto_front([(point.x, point.y) for point in shown if point.y != floor])  # no line to where none is
         if len(front) > 1:
             axis.plot(*zip(*front, strict=True), color=GLOBAL, alpha=0.2, lw=2, zorder=0, label="Pareto front")
-        _mark(axis, shown, label="runs", floor=floor)
+        for colour, label in GROUPS.items():
+            _mark(axis, [point for point in shown if point.colour == colour], label=label, floor=floor)
         _mark(axis, shown_theirs, label=comparison.paper, floor=floor)
         if floor is not None:
             top = max(point.y for point in (*ours, *theirs))
             axis.set_ylim(floor, top + 0.1 * (top - floor))
+        axis.set(xlim=_within(axis.get_xlim()), ylim=_within(axis.get_ylim()))
         robust = comparison.robust
         of = f"{robust.threat} of {robust.attack}" if robust.threat in UNIONS else f"accuracy under {robust.name}"
         axis.set(xlabel="natural accuracy (%)", ylabel=f"{of} (%)")
-        figure.suptitle(f"{comparison.data}, {comparison.images} test images")
-        if len(front) > 1 or theirs:
-            figure.legend(loc="outside lower center", ncols=3)
+        selected = ", ".join(sorted({row.selected for row in comparison.rows}))
+        figure.suptitle(f"{comparison.data}, {comparison.images} images of the test split, select: {selected}")
+        figure.legend(loc="outside lower center", ncols=3)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # what is placed now must not move the axes again
         _label(axis, [point for point in (*shown, *shown_theirs) if point.label], [*shown, *shown_theirs])
@@ -68,6 +72,12 @@ def _mark(axis: Axes, points: Sequence[Point], *, label: str, floor: float | Non
             mfc="white" if point.hollow else point.colour, label=None if i else label,
             zorder=3 - point.hollow, clip_on=False,
         )  # fmt: skip
+
+
+def _within(limits: tuple[float, float]) -> tuple[float, float]:
+    """No axis goes beyond what an accuracy can be; markers at its end are drawn whole."""
+    low, high = limits
+    return max(0.0, low), min(100.0, high)
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -101,11 +111,11 @@ def _points(comparison: Comparison) -> tuple[list[Point], list[Point], list[tupl
     ours, theirs, pairs = [], [], []
     robust = comparison.robust.name
     for row, label in zip(comparison.rows, _short_names(comparison.rows), strict=True):
-        colour = GENERALIST if (row.method or "").startswith("generalist") else OURS
+        colour = GENERALIST if "generalist" in (row.method or row.recipe) else OURS
         point = Point(label, row.values[NATURAL], row.values[robust], colour)
         ours.append(point)
         if NATURAL in row.paper and robust in row.paper:
-            theirs.append(Point("", row.paper[NATURAL], row.paper[robust], colour, hollow=True))
+            theirs.append(Point("", row.paper[NATURAL], row.paper[robust], THEIRS, hollow=True))
             pairs.append((point, theirs[-1]))
     for row in comparison.paper_rows:
         if NATURAL in row.paper and robust in row.paper:
@@ -114,9 +124,14 @@ def _points(comparison: Comparison) -> tuple[list[Point], list[Point], list[tupl
 
 
 def _short_names(rows: Sequence[Row]) -> list[str]:
-    """Without the setting, where all share it."""
+    """Without the setting, where all share it, or else without the parts that all names begin with."""
     settings = {row.recipe.removesuffix("-code").removesuffix(row.method or "") for row in rows}
-    prefix = settings.pop() if len(settings) == 1 and all(row.method for row in rows) else ""
+    if len(settings) == 1 and all(row.method for row in rows):
+        prefix = settings.pop()
+    else:
+        parts = [row.name.split("-")[:-1] for row in rows] if len(rows) > 1 else [[]]
+        shared = takewhile(lambda heads: len(set(heads)) == 1, zip(*parts, strict=False))
+        prefix = "".join(f"{heads[0]}-" for heads in shared)
     return [row.name.removeprefix(prefix) for row in rows]
 
 
