@@ -27,7 +27,7 @@ import torch
 from fuzz_commands import command_case
 from fuzz_folders import Base, folder_case, make_base
 from fuzz_guard import Failure, stream
-from fuzz_recipes import recipe_case, suite_case, training_case
+from fuzz_recipes import attack_case, recipe_case, suite_case, training_case
 
 from generalist import cli, doctor
 from generalist.core.errors import UserError
@@ -36,7 +36,7 @@ from generalist.report import figures
 from generalist.training import journal
 
 Case = Callable[..., str]
-SHARES = {"recipe": 0.74, "suite": 0.1, "command": 0.15, "training": 0.01}
+SHARES = {"recipe": 0.74, "suite": 0.1, "command": 0.15, "training": 0.005, "attack": 0.005}
 """Of the mutations; most are read without the command line, which is hundreds of them a second."""
 MEMORY = 12 * 2**30
 
@@ -88,6 +88,9 @@ def _run(kind: str, index: int, seed: int, base: Base | None, place: Path) -> st
                 done = recipe_case(draw, folder)
             elif kind == "suite":
                 done = suite_case(draw, folder)
+            elif kind == "attack":
+                assert base is not None
+                done = attack_case(draw, folder, run=base.evaluated_again)
             elif kind == "training":
                 done = training_case(draw, folder)
             elif kind == "command":
@@ -129,7 +132,7 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as scratch, _nothing_long():
         place = Path(scratch)
         os.environ["GENERALIST_CACHE"] = str(place / "cache")
-        base = make_base(place) if any(kind in ("command", "folder") for kind, _ in cases) else None
+        base = make_base(place) if any(kind in ("attack", "command", "folder") for kind, _ in cases) else None
         for done, (kind, index) in enumerate(cases):
             if time.monotonic() - started > given.seconds:
                 print(f"stopped after {done} of {len(cases)} cases: {given.seconds:g} seconds are over")

@@ -9,6 +9,7 @@ import yaml
 from fuzz_guard import Failure, calm, command
 from fuzz_mutations import broken_text, broken_tree, swapped_tree
 
+from generalist.attacks import ATTACKS
 from generalist.build import build_plan
 from generalist.catalogue import load_recipe
 from generalist.core.errors import RunError, UserError
@@ -106,6 +107,30 @@ def training_case(random: random.Random, folder: Path) -> str:
     changes = [part for change in SHORT for part in ("--set", change)]
     outcome = command(["train", str(file), *changes, "--out", "run", "--quiet"])
     return f"training: exit code {outcome.code}"
+
+
+def attack_case(random: random.Random, folder: Path, *, run: Path) -> str:
+    """A suite that may well be valid, of short attacks, run on a few images."""
+    short = {"steps": 3, "restarts": 1, "queries": 20, "targets": 2}
+    names = random.sample(ATTACKS.names(), 2)
+    fields = {name: ATTACKS.schema(name).model_fields for name in names}
+    options = {name: ATTACKS.check(name, {k: v for k, v in short.items() if k in fields[name]}) for name in names}
+    plain = {name: {k: _plain(v) for k, v in options[name].items() if v is not None} for name in names}
+    tree: Any = {"attacks": [{"attack": name, **plain[name]} for name in names]}
+    tree = swapped_tree(tree, random) if random.random() < 0.6 else tree
+    if any(
+        isinstance(v, int) and v > 50 for entry in tree["attacks"] if isinstance(entry, dict) for v in entry.values()
+    ):
+        return "attack: left out, too long"
+    file = folder / "suite.yaml"
+    file.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    threat = random.choice(["linf:1/4", "l2:1/2", "l1:2", "linf:1e12", "l2:1e-12", "l1:1e-12", "l2:1e12", "l1:1e12"])
+    given = ["eval", str(run), "--global", "--suite", str(file), "--n", "6", "--threat", threat, "--json"]
+    return f"attack: exit code {command(given).code}"
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | str) else str(value)
 
 
 def suite_case(random: random.Random, folder: Path) -> str:

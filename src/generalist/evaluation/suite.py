@@ -112,9 +112,10 @@ def _parse(raw: Any, path: Path) -> Suite:
             raise UserError(f"{path}: each entry needs `attack`, one of {', '.join(ATTACKS.names())}")
         attack = options.pop("attack")
         label = options.pop("label", attack)
+        checked = ATTACKS.check(attack, options)
         if not isinstance(label, str) or not 0 < len(label) <= LONGEST_NAME or not label.isprintable():
             raise UserError(f"{path}: a label is 1 to {LONGEST_NAME} printable characters, got {shown(label)}")
-        stages.append(Stage(label, attack, ATTACKS.check(attack, options)))
+        stages.append(Stage(label, attack, checked))
     labels = [stage.label for stage in stages]
     if len(set(labels)) < len(labels):
         raise UserError(f"{path}: two attacks share a label; give each its own `label`")
