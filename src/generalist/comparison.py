@@ -1,6 +1,7 @@
 """Run folders that were evaluated alike, read into one comparison; nothing is trained or attacked again."""
 
 import shlex
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,7 @@ def compare(runs: Sequence[str | Path], *, suite: str | None = None, paper: str 
     paper's table whose values are put beside ours: I to IV (Generalist++), 1a to 5 (CVPR 2023).
     """
     beside = paper_table(paper) if paper else None
-    found = [Run(Path(folder)) for folder in runs]
-    if not found:
-        raise UserError("nothing to compare: give run folders")
+    found = [Run(folder) for folder in _run_folders([Path(folder) for folder in runs])]
     places = [run.folder.resolve() for run in found]
     for run, place in zip(found, places, strict=True):
         if places.count(place) > 1:
@@ -33,6 +32,19 @@ def compare(runs: Sequence[str | Path], *, suite: str | None = None, paper: str 
     recipes = [run.recipe for run in found]
     names = distinct_names([recipe.name for recipe in recipes], places)
     return make_comparison([_entry(run, name, chosen) for run, name in zip(found, names, strict=True)], paper=beside)
+
+
+def _run_folders(paths: Sequence[Path]) -> list[Path]:
+    """Those that hold a run; `runs/*` names other files and folders too, which are left out with a word."""
+    if not paths:
+        raise UserError("nothing to compare: give run folders")
+    others = [path for path in paths if path.exists() and not (path / "recipe.yaml").is_file()]
+    listed = ", ".join(map(str, others))
+    if len(others) == len(paths):
+        raise UserError(f"nothing to compare: not a run folder (no recipe.yaml): {listed}")
+    if others:
+        warnings.warn(f"left out, not a run folder: {listed}", stacklevel=3)
+    return [path for path in paths if path not in others]
 
 
 def _record_file(run: Run, suite: str) -> Path:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from generalist.core.types import moment
 from generalist.mixing import MixPlan
 from generalist.objectives import Stateful, make_objective, networks_needed, perturbed_weights
 from generalist.recipe import LearnerSection, Recipe
+from generalist.training.placement import phases
 
 PROBE_IMAGES = 64
 AT_PASSES = 11  # PGD-10 and the step itself
@@ -62,6 +64,35 @@ def passes_per_step(section: LearnerSection) -> float:
     with perturbed_weights(model, loss, section.weight_perturbation):
         loss().total.backward()
     return tally.images / (2 * PROBE_IMAGES)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The cost of all epochs up to each one; learners that start later make later epochs dearer."""
+
+    until: tuple[float, ...]
+    steps_per_epoch: int
+
+    @classmethod
+    def of(cls, recipe: Recipe, plan: MixPlan, *, validated: int, ranks: int) -> "Workload":
+        """In passes of a batch, on the rank that has most to do; `validated` images are attacked at a validation."""
+        costs = {name: passes_per_step(section) for name, section in recipe.learners.items()}
+        validation, batch_size = recipe.validation, recipe.training.batch_size
+        judged = validated / batch_size / ranks * (0.5 + len(validation.threats) * (validation.steps + 0.5))
+        epochs = []
+        for phase in phases(plan, costs, ranks=ranks, batch_size=batch_size):
+            for epoch in range(phase.first_epoch + 1, phase.first_epoch + phase.epochs + 1):
+                due = epoch % validation.every_epochs == 0 or epoch == plan.epochs
+                epochs.append(plan.steps_per_epoch * phase.load + due * (1 + len(phase.costs)) * judged)
+        return cls(tuple(accumulate(epochs, initial=0.0)), plan.steps_per_epoch)
+
+    def share(self, step: int) -> float:
+        """How much of the work is done after so many steps, 0 to 1."""
+        epoch, within = divmod(step, self.steps_per_epoch)
+        done = self.until[epoch]
+        if within:
+            done += (self.until[epoch + 1] - done) * within / self.steps_per_epoch
+        return done / self.until[-1]
 
 
 def cost_in_at(recipe: Recipe, plan: MixPlan) -> float:

@@ -1,6 +1,6 @@
 """A recipe: everything that decides a result, in one file. Nothing below `build` sees it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import PurePath
@@ -344,18 +344,40 @@ def decisive(plain: Mapping[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def first_difference(ours: Recipe, theirs: Recipe) -> str | None:
-    """The first field that decides results and differs, as `field: ours, theirs`; None where there is none."""
+Differing = tuple[tuple[str, ...], Any, Any]
+"""A field's path, its value in the one recipe and in the other."""
 
-    def walk(a: Any, b: Any, path: tuple[str, ...]) -> str | None:
+
+def differences(ours: Recipe, theirs: Recipe) -> list[Differing]:
+    """The fields that decide results and differ."""
+
+    def walk(a: Any, b: Any, path: tuple[str, ...]) -> Iterator[Differing]:
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             for key in [*a, *(key for key in b if key not in a)]:
-                found = walk(a.get(key), b.get(key), (*path, key))
-                if found:
-                    return found
-            return None
-        if path == ("data", "extra", "file") and a and b and PurePath(a).name == PurePath(b).name:
-            return None  # a folder may have been moved
-        return None if a == b else f"{'.'.join(path)} is {shown(a)} here and {shown(b)} there"
+                yield from walk(a.get(key), b.get(key), (*path, key))
+        elif path == ("data", "extra", "file") and a and b and PurePath(a).name == PurePath(b).name:
+            return  # a folder may have been moved
+        elif a != b:
+            yield path, a, b
 
-    return walk(decisive(ours.plain()), decisive(theirs.plain()), ())
+    return list(walk(decisive(ours.plain()), decisive(theirs.plain()), ()))
+
+
+def first_difference(ours: Recipe, theirs: Recipe) -> str | None:
+    """The first field that decides results and differs, as `field: ours, theirs`; None where there is none."""
+    for path, here, there in differences(ours, theirs):
+        return f"{'.'.join(path)} is {shown(here)} here and {shown(there)} there"
+    return None
+
+
+def settings_between(ours: Recipe, theirs: Recipe) -> list[str]:
+    """`field.path=value` for every field that makes our recipe theirs; none where it takes more than that."""
+    changes = []
+    for path, _, there in differences(ours, theirs):
+        if path == ("name",) or (path[0] == "learners" and len(path) < 3):
+            return []
+        if there is not None:
+            value = yaml.safe_dump(there, default_flow_style=True, allow_unicode=True, width=10**6)
+            value = value.removesuffix("...\n").strip()  # which YAML writes after a lone number
+            changes.append(f"{'.'.join(path)}={value}")
+    return changes

@@ -11,6 +11,7 @@ from torch import nn
 
 from generalist.build import Experiment
 from generalist.core import ranks
+from generalist.cost import Workload
 from generalist.report.console import Reporter
 from generalist.training.instruments import drift
 from generalist.training.journal import Journal, Unwritten
@@ -21,8 +22,15 @@ from generalist.training.state import TrainState
 class Recorder:
     """What happens at the end of an epoch, and when a checkpoint is due."""
 
-    def __init__(self, folder: Path, experiment: Experiment, reporter: Reporter, journal: Journal | Unwritten) -> None:
-        self._experiment, self._reporter, self._journal = experiment, reporter, journal
+    def __init__(
+        self,
+        folder: Path,
+        experiment: Experiment,
+        reporter: Reporter,
+        journal: Journal | Unwritten,
+        workload: Workload,
+    ) -> None:
+        self._experiment, self._reporter, self._journal, self._workload = experiment, reporter, journal, workload
         about = {"run": experiment.state.owner["recipe"]}
         self._selection = Selection(folder / "models", rule=experiment.recipe.select, about=about)
         self._saved = self._ticked = time.monotonic()
@@ -31,7 +39,7 @@ class Recorder:
         now = time.monotonic()
         state.seconds += now - self._ticked
         self._ticked = now
-        self._reporter.advance(state.step, self._experiment.plan.steps)
+        self._reporter.advance(state.step, self._experiment.plan.steps, share=self._workload.share(state.step))
 
     def save_due(self, state: TrainState) -> bool:
         training, plan = self._experiment.recipe.training, self._experiment.plan
@@ -109,8 +117,11 @@ def recorder(folder: Path, experiment: Experiment, reporter: Reporter) -> Iterat
     """The recorder of a run, with its journal open and its progress shown; only the leading rank writes."""
     journal = Journal(folder, step=experiment.state.step) if ranks.leads() else Unwritten()
     try:
-        with reporter.bar(experiment.recipe.name, experiment.state.step, experiment.plan.steps):
-            yield Recorder(folder, experiment, reporter, journal)
+        recipe, step, plan = experiment.recipe, experiment.state.step, experiment.plan
+        validated = min(len(experiment.selection_split), recipe.validation.images or len(experiment.selection_split))
+        workload = Workload.of(recipe, plan, validated=validated, ranks=ranks.world())
+        with reporter.bar(recipe.name, step, plan.steps, share=workload.share(step)):
+            yield Recorder(folder, experiment, reporter, journal, workload)
     finally:
         journal.close()
 

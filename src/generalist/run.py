@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shlex
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
@@ -32,7 +33,7 @@ from generalist.core.files import (
 )
 from generalist.cost import passes_per_step
 from generalist.models import has_unshared_batchnorm, load_model, load_weights, read_extra
-from generalist.recipe import RUNTIME_FIELDS, Recipe, decisive, first_difference, parse_recipe
+from generalist.recipe import RUNTIME_FIELDS, Recipe, decisive, first_difference, parse_recipe, settings_between
 from generalist.recorder import recorder
 from generalist.report.console import Reporter, Silent
 from generalist.training.guards import interrupts, sole_owner
@@ -294,9 +295,12 @@ def _check_folder(folder: Path, recipe: Recipe, *, resume: bool) -> None:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file; give a folder as --out")
         return
-    difference = first_difference(recipe, Run(folder).recipe)
+    theirs = Run(folder).recipe
+    difference = first_difference(recipe, theirs)
     if difference:
-        raise UserError(f"{folder} holds a run of another recipe: {difference}; give another --out")
+        changes = [part for change in settings_between(recipe, theirs) for part in ("--set", change)]
+        again = f"repeat the --set of the first start: {shlex.join(changes)}, or " if resume and changes else ""
+        raise UserError(f"{folder} holds a run of another recipe: {difference}; {again}give another --out")
     if not resume:
         raise UserError(f"{folder} holds a run of this recipe already; add --resume to go on or give another --out")
 

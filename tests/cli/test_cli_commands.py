@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from cli_cases import TINY, Cli
+from cli_cases import SMALL, TINY, Cli
 
 import generalist
 from generalist import doctor
@@ -108,6 +108,19 @@ def test_training_prints_plain_lines_and_a_table(cli: Cli, tmp_path: Path) -> No
     again = cli("train", "digits-at", *TINY, "--out", "a folder", "--resume")
     assert again.code == 0
     assert "finished already" in again.err
+
+
+def test_resuming_with_other_settings_says_which_to_repeat(cli: Cli, copied: Path) -> None:
+    forgotten = ("training.epochs=3", "model.width=4")
+    kept = [part for change in SMALL if change not in forgotten for part in ("--set", change)]
+    outcome = cli("train", "digits-generalist-t", *kept, "--out", copied, "--resume")
+    assert outcome.code == 2
+    (line,) = outcome.errors
+    assert "model.width is 16 here and 4 there" in line
+    assert "repeat the --set of the first start: --set model.width=4 --set training.epochs=3, or give another" in line
+    assert "--set" not in cli("train", "digits-generalist-t", *kept, "--out", copied).err
+    assert "--set" not in cli("train", "digits-at", *kept, "--out", copied, "--resume").err
+    assert cli("train", "digits-generalist-t", *TINY, "--out", copied, "--resume").code == 0
 
 
 def test_quiet_training_says_nothing(cli: Cli, tmp_path: Path) -> None:

@@ -167,6 +167,20 @@ def test_a_damaged_summary_is_named_and_the_comparison_goes_on(cli: Cli, runs: l
     assert outcome.json["runs"][0]["cost"] is None
 
 
+def test_what_is_no_run_is_left_out_with_a_word(cli: Cli, runs: list[Path]) -> None:
+    folder = runs[0].parent
+    (folder / "notes.txt").write_text("")
+    (folder / "empty").mkdir()
+    outcome = cli("compare", *sorted(folder.iterdir()), "--json")
+    assert outcome.code == 0
+    assert [Path(run["run"]).name for run in outcome.json["runs"]] == ["at", "t"]
+    assert outcome.err.splitlines() == [
+        f"warning: left out, not a run folder: {folder / 'empty'}, {folder / 'notes.txt'}"
+    ]
+    refused(cli("compare", folder / "empty", folder / "notes.txt"), "nothing to compare", "notes.txt")
+    refused(cli("compare", *runs, folder / "misspelt"), "misspelt is not a run folder")
+
+
 def test_equal_recipes_are_told_apart(cli: Cli, tmp_path: Path) -> None:
     folders = [write_run(tmp_path / seed / "at", AT, record(84.0, 44.0, 57.0)) for seed in ("seed0", "seed1")]
     names = [run["name"] for run in cli("compare", *folders, "--json").json["runs"]]

@@ -10,7 +10,7 @@ import yaml
 from generalist.catalogue import load_recipe, merge, recipe_names
 from generalist.core.errors import UserError
 from generalist.mixing import REST, Share
-from generalist.recipe import Recipe, first_difference
+from generalist.recipe import Recipe, first_difference, settings_between
 
 Load = Callable[..., Recipe]
 
@@ -210,3 +210,19 @@ def test_a_description_is_the_files_own(load: Load) -> None:
     assert load("extends: mine.yaml", name="plain.yaml").description == "plain.yaml, extends mine.yaml"
     Path("mine.yaml").write_text("extends: digits\ndescription: pets")
     assert load_recipe("mine.yaml", method="at").description == "adversarial training, ℓ∞: pets"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["training.epochs=3"],
+        ["learners.linf.objective.threat=linf:1/3", "mixing.start=1/3", "training.clip_norm=2.5"],
+        ["learners.linf.optimizer.name=adam", "learners.linf.gamma={at: [0, 1], values: [1, 0]}"],
+    ],
+)
+def test_what_to_set_to_get_another_recipe(changes: list[str]) -> None:
+    ours, theirs = load_recipe("digits-generalist-t"), load_recipe("digits-generalist-t", changes)
+    found = settings_between(ours, theirs)
+    assert first_difference(load_recipe("digits-generalist-t", found), theirs) is None
+    assert len(found) >= len(changes)
+    assert settings_between(load_recipe("digits-at"), theirs) == []

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from safetensors.torch import load_file
 import generalist
 from generalist.build import build
 from generalist.core.errors import RunError, UserError
-from generalist.cost import cost_in_at
+from generalist.cost import Workload, cost_in_at
 from generalist.training.guards import Interrupted, Interrupts
 from generalist.training.loop import fit
 
@@ -55,6 +56,21 @@ def test_the_journal_says_when_learners_were_redistributed(undisturbed):
     plan = build(undisturbed.recipe).plan
     assert [row["redistributed"] for row in epochs] == [plan.redistributes_in(row["epoch"]) for row in epochs]
     assert any(row["redistributed"] for row in epochs)
+
+
+def test_the_share_of_the_work_counts_learners_that_start_later():
+    recipe = generalist.load_recipe("digits-generalist-t", ["training.epochs=24", "validation.every_epochs=24"])
+    plan = build(recipe).plan
+    work = Workload.of(recipe, plan, validated=0, ranks=1)
+    shares = [work.share(step) for step in range(plan.steps + 1)]
+    assert (shares[0], shares[-1]) == (0, 1)
+    assert all(b > a for a, b in pairwise(shares))
+    # linf alone (11 passes a step) for 16 epochs, then with natural (1) and l2 (11)
+    assert work.share(16 * plan.steps_per_epoch) == pytest.approx(16 * 11 / (24 * 11 + 8 * 12))
+    spread = Workload.of(recipe, plan, validated=0, ranks=3)  # linf on all three, then each learner on its own
+    assert spread.share(16 * plan.steps_per_epoch) == pytest.approx((16 / 3) / (16 / 3 + 8))
+    judged = Workload.of(recipe, plan, validated=10**6, ranks=1)
+    assert judged.share(23 * plan.steps_per_epoch) < 0.1
 
 
 def command(out, *more):
@@ -157,7 +173,7 @@ def stopped_after(recipe, out, step):
     """Train until `step`, then stop as by a signal."""
 
     class Stop(generalist.run.Silent):
-        def advance(self, done, total):
+        def advance(self, done, total, *, share=None):
             if done == step - 1:
                 os.kill(os.getpid(), signal.SIGTERM)
 
