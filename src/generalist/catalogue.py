@@ -140,11 +140,18 @@ def _located(raw: Raw, folder: Path) -> Raw:
         return raw
     changed = dict(data)
     if isinstance(data.get("root"), str):
-        changed["root"] = str(user_path(folder / user_path(data["root"])).resolve())
+        changed["root"] = _found_from("data.root", data["root"], folder)
     extra = data.get("extra")
     if isinstance(extra, Mapping) and isinstance(extra.get("file"), str):
-        changed["extra"] = {**extra, "file": str(user_path(folder / user_path(extra["file"])).resolve())}
+        changed["extra"] = {**extra, "file": _found_from("data.extra.file", extra["file"], folder)}
     return {**raw, "data": changed}
+
+
+def _found_from(field: str, given: str, folder: Path) -> str:
+    try:
+        return str(user_path(folder / user_path(given)).resolve())
+    except UserError as error:
+        raise UserError(f"{field}: {error}") from None
 
 
 def _no_recipe(name: str, path: Path, trail: tuple[Path, ...]) -> UserError:

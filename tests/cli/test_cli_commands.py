@@ -203,7 +203,7 @@ def test_doctor(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_signal_ends_after_a_whole_step_and_tells_how_to_go_on(tmp_path: Path) -> None:
-    changes = [*TINY, "--set", "training.epochs=100000"]
+    changes = [*TINY, "--set", "training.epochs=10000"]
     command = [sys.executable, "-m", "generalist", "train", "digits-nt", *changes, "--out", "my run"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ})
     journal = tmp_path / "my run" / "metrics.jsonl"
@@ -216,5 +216,5 @@ def test_a_signal_ends_after_a_whole_step_and_tells_how_to_go_on(tmp_path: Path)
     last = said.splitlines()[-1]
     assert "Traceback" not in said
     assert "nothing is lost" in last
-    assert "--set training.epochs=100000 --out 'my run' --resume" in last
+    assert "--set training.epochs=10000 --out 'my run' --resume" in last
     assert list((tmp_path / "my run" / "checkpoints").glob("*.safetensors"))

@@ -47,7 +47,7 @@ CHANGES = {
     "name-long": (f"name={'x' * 300}", "name", "100"),
     "name-empty": ("name=''", "name"),
     "name-number": ("name=3", "name", "got 3"),
-    "root-nul": ('data={name: folder, root: "a\\0b"}', "data.root", "printable"),
+    "root-nul": ('data={name: folder, root: "a\\0b"}', "data.root", "cannot be a path"),
     "root-user": ("data={name: folder, root: ~nouser/x}", "~nouser/x", "home"),
     "root-long": (f"data={{name: folder, root: {'x' * 500}}}", "too long"),
     "extra-user": ("data.extra={file: ~nouser/x.npz}", "~nouser/x.npz", "home"),
@@ -188,7 +188,7 @@ TOO_LARGE = {
 
 @pytest.mark.parametrize("case", TOO_LARGE)
 def test_what_does_not_fit_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    def large(*args: Any) -> None:
+    def large(*args: Any, **options: Any) -> None:
         raise TOO_LARGE[case]
 
     monkeypatch.setattr("generalist.cli.load_recipe", large)
@@ -199,7 +199,7 @@ def test_what_does_not_fit_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_bug_of_our_own_is_not_hidden(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    def bug(*args: Any) -> None:
+    def bug(*args: Any, **options: Any) -> None:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     monkeypatch.setattr("generalist.cli.load_recipe", bug)
