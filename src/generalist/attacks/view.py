@@ -123,7 +123,8 @@ def loss_and_gradient(model: nn.Module, x: Tensor, y: Tensor, criterion: Criteri
         logits = model(x).float()
         loss = criterion(logits, y)
         (gradient,) = torch.autograd.grad(loss.sum() * loss_scale(x.device), x)
-    return logits.detach(), loss.detach(), gradient
+    # a gradient that is not a number would make a point that is none, and the model's answer to it a false triumph
+    return logits.detach(), loss.detach(), torch.nan_to_num(gradient)
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 import io
 import platform
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,14 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from generalist.attacks import ATTACKS, counted_passes, misclassified, stage_streams, watched
+from generalist.attacks import ATTACKS, counted_passes, frozen, misclassified, stage_streams, watched
+from generalist.attacks.view import filled, steady_forward
 from generalist.core import ranks
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import write_atomically
 from generalist.core.threat import Threat
 from generalist.data import Split, ordered
 from generalist.evaluation.accuracy import percent
-from generalist.evaluation.red_flags import Flag, black_box, examine_model
+from generalist.evaluation.probe import IMAGES as PROBE_IMAGES
+from generalist.evaluation.probe import probe
+from generalist.evaluation.red_flags import Flag, black_box, examine_model, large_eps, nan_logits, no_gradient
 from generalist.evaluation.suite import Stage, Suite
 from generalist.evaluation.verdicts import Verdicts, example_ids, model_hash
 from generalist.version import __version__
@@ -48,6 +52,7 @@ class Attacked:
     seed: int
     model: str
     flags: Sequence[Flag] = ()
+    notes: Sequence[str] = ()
     x_adv: Mapping[Threat, Tensor] = field(default_factory=dict)
 
     def robust(self, threat: Threat, column: str) -> Tensor:
@@ -86,6 +91,7 @@ class Attacked:
             "accuracy": self.table(),
             "costs": {str(threat): dict(costs) for threat, costs in self.costs.items()},
             "red_flags": [flag.record() for flag in self.flags],
+            "notes": list(self.notes),
             "examples": list(self.examples),
             "per_image": {
                 "natural": self.natural.int().tolist(),
@@ -108,18 +114,38 @@ def evaluate_suite(
     keep_images: bool = False,
     progress: Progress | None = None,
 ) -> Attacked:
-    """The suite's verdicts and the red flags. Verdicts found in `cache` are not computed again."""
+    """The suite's verdicts and the red flags. Verdicts found in `cache` are not computed again.
+
+    The model is probed first: one that cannot be attacked is refused, one that has to be adapted is, and says so.
+    """
+    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    some = min(FLAG_IMAGES, limit or FLAG_IMAGES)
+    batch = next(ordered(split, batch_size=some, device=device, workers=workers, limit=some))
+    seeing = any(stage.attack not in BLACK_BOX for stage in suite.stages)
+    probed = probe(model, filled(batch.x[:PROBE_IMAGES]), split.labels[:limit], gradients=seeing)
+    model = probed.model
+    early = [*probed.flags, *(flag for threat in threats if (flag := large_eps(threat)) is not None)]
+    for message in [*probed.notes, *(flag.message for flag in early)] if ranks.leads() else ():
+        warnings.warn(message, stacklevel=2)  # at once: the attacks may take hours
     name = model_hash(model)
     attacked = attack_suite(
         model, split, suite, threats=threats, batch_size=batch_size, limit=limit, workers=workers,
         verdicts=Verdicts(cache, model=name, seed=seed), keep_images=keep_images, progress=progress,
     )  # fmt: skip
-    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
-    some = min(FLAG_IMAGES, limit or FLAG_IMAGES)
-    batch = next(ordered(split, batch_size=some, device=device, workers=workers, limit=some))
-    flags = examine_model(model, batch.x, batch.y, threat=threats[0], seed=seed)
-    flags += [flag for threat in threats if (flag := _black_box(attacked, threat)) is not None]
-    return replace(attacked, flags=tuple(flags))
+    flags = examine_model(model, batch.x, batch.y, threat=threats[0], seed=seed, differentiable=probed.differentiable)
+    flags += [] if probed.differentiable else [no_gradient()]
+    for threat in threats:
+        found = _nan_logits(attacked, threat), _black_box(attacked, threat)
+        flags += [flag for flag in found if flag is not None]
+    return replace(attacked, flags=(*early, *flags), notes=probed.notes)
+
+
+def _nan_logits(attacked: Attacked, threat: Threat) -> Flag | None:
+    """Costs are of all images ever attacked, and without a cascade several stages break the same ones."""
+    counts = [int(cost.get("nan", 0)) for cost in attacked.costs[threat].values()]
+    wrong = torch.stack([verdicts == 0 for verdicts in attacked.verdicts[threat].values()]).any(0)
+    found = min(int(wrong.sum()), sum(counts) if attacked.suite.cascade else max(counts))
+    return nan_logits(found, threat=threat)
 
 
 def _black_box(attacked: Attacked, threat: Threat) -> Flag | None:
@@ -222,6 +248,7 @@ class _Work:
             "seconds": time.perf_counter() - started,
             "forward": passes.forward,
             "backward": passes.backward,
+            "nan": _count_nan(self.model, attacked[~robust]),
         }
         verdicts = robust.cpu().to(torch.int8)
         names = [self.examples[row] for row in rows.tolist()]
@@ -270,6 +297,13 @@ def _attack(model: nn.Module, x: Tensor, y: Tensor, stage: Stage, threat: Threat
     if far or attacked.min() < 0 or attacked.max() > 1 or not torch.isfinite(attacked).all():
         raise RunError(f"attack {stage.label} left the ball {threat} or the box; its verdicts would be worthless")
     return attacked, ~misclassified(model, attacked, y)
+
+
+@torch.no_grad()
+def _count_nan(model: nn.Module, broken: Tensor) -> int:
+    """How many of the images that were broken were so because their logits are NaN."""
+    with frozen(model):
+        return int(steady_forward(model, broken).isnan().any(1).sum()) if len(broken) else 0
 
 
 def save_attacked(path: Path, results: Mapping[str, Attacked]) -> None:

@@ -55,12 +55,12 @@ class Verdicts:
         """Verdicts by example, and the seconds and passes they took; a line cut short by a kill is left out."""
         path = self._path(threat, stage)
         robust: dict[str, bool] = {}
-        cost = {"seconds": 0.0, "forward": 0.0, "backward": 0.0}
+        cost = {"seconds": 0.0, "forward": 0.0, "backward": 0.0, "nan": 0.0}
         for part in sorted(path.parent.glob(f"{path.stem}*.jsonl")) if path is not None else ():
             for row in _rows(part):
                 robust |= {name: bool(verdict) for name, verdict in row["robust"].items()}
                 for key in cost:
-                    cost[key] += row[key]
+                    cost[key] += row.get(key, 0.0)
         ranks.wait_for_all()  # nobody writes before everybody has read
         return robust, cost
 

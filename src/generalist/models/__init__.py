@@ -6,6 +6,7 @@ loading         save_model, load_model, load_weights, read_extra
 folding         fold_batchnorm, refresh_, folded, forget_transforms
 patches         Patchable, Patches: passes through images of which only a window has changed
 winograd        WinogradConv2d, float32_on_cpu
+layout          prefers_channels_last: whether somebody else's network works so
 normalize       Normalize
 shared_batchnorm SharedBatchNorm, share_batchnorm_
 registry        MODELS: small_cnn, resnet18/34/50, wide_resnet50_2, preact_resnet18
@@ -17,6 +18,7 @@ foreign         the patterns timm/<name> and module:callable
 from generalist.models import preact_resnet, resnet, small_cnn, wide_resnet  # noqa: F401
 from generalist.models.building import build_from_spec, build_model
 from generalist.models.folding import fold_batchnorm, folded, forget_transforms, refresh_
+from generalist.models.layout import alike, prefers_channels_last
 from generalist.models.loading import load_model, load_weights, read_extra, save_model
 from generalist.models.normalize import Normalize
 from generalist.models.patches import Patchable, Patches
@@ -33,6 +35,7 @@ __all__ = [
     "Patchable",
     "Patches",
     "SharedBatchNorm",
+    "alike",
     "build_from_spec",
     "build_model",
     "float32_on_cpu",
@@ -41,6 +44,7 @@ __all__ = [
     "forget_transforms",
     "load_model",
     "load_weights",
+    "prefers_channels_last",
     "read_extra",
     "refresh_",
     "save_model",

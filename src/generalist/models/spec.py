@@ -43,13 +43,18 @@ class ModelSpec:
 
 
 class Classifier(nn.Module):
-    """Images in [0, 1] → logits: normalisation and network in one."""
+    """Images in [0, 1] → logits: normalisation and network in one.
 
-    def __init__(self, *, normalize: nn.Module, network: nn.Module, spec: ModelSpec) -> None:
+    `contiguous` is for networks that do not work channels-last; `class_names` are known of models trained here.
+    """
+
+    def __init__(self, *, normalize: nn.Module, network: nn.Module, spec: ModelSpec, contiguous: bool = False) -> None:
         super().__init__()
         self.normalize = normalize
         self.network = network
         self.spec = spec
+        self.contiguous = contiguous
+        self.class_names: tuple[str, ...] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.network(self.normalize(x))
+        return self.network(self.normalize(x.contiguous() if self.contiguous else x))
