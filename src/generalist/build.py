@@ -125,11 +125,12 @@ class Experiment:
         return self.dataset.test if self.recipe.select == "test" else self.dataset.validation
 
 
-def load_data(recipe: Recipe, *, download: bool = False) -> Dataset:
+def load_data(recipe: Recipe, *, download: bool = False, root: Path | None = None) -> Dataset:
+    """The recipe's data, from another root if one is given."""
     data = recipe.data
     return load_dataset(
         data.name,
-        root=data.root,
+        root=data.root if root is None else root,
         validation=data.validation,
         seed=recipe.seed,
         size=data.size,

@@ -23,7 +23,10 @@ class Recorder:
 
     def __init__(self, folder: Path, experiment: Experiment, reporter: Reporter, journal: Journal | Unwritten) -> None:
         self._experiment, self._reporter, self._journal = experiment, reporter, journal
-        self._selection = Selection(folder / "models", rule=experiment.recipe.select)
+        data = experiment.recipe.data
+        root = None if data.root is None else str(Path(data.root).expanduser().resolve())
+        trained_on = {"name": data.name, "root": root, "classes": list(experiment.dataset.classes)}
+        self._selection = Selection(folder / "models", rule=experiment.recipe.select, data=trained_on)
         self._saved = self._ticked = time.monotonic()
 
     def tick(self, state: TrainState) -> None:

@@ -40,6 +40,10 @@ class Split(ABC):
     def take(self, ids: Tensor) -> "Split":
         """The split that has only these images, in this order."""
 
+    @abstractmethod
+    def labelled(self, labels: Tensor) -> "Split":
+        """The same images with other labels."""
+
 
 @dataclass(frozen=True, eq=False)
 class ArraySplit(Split):
@@ -70,6 +74,9 @@ class ArraySplit(Split):
     def take(self, ids: Tensor) -> "ArraySplit":
         return ArraySplit(self.images[ids], self.labels[ids])
 
+    def labelled(self, labels: Tensor) -> "ArraySplit":
+        return ArraySplit(self.images, labels)
+
 
 @dataclass(frozen=True, eq=False)
 class FileSplit(Split):
@@ -92,6 +99,9 @@ class FileSplit(Split):
     def take(self, ids: Tensor) -> "FileSplit":
         return FileSplit([self.paths[i] for i in ids.tolist()], self.labels[ids], self.size)
 
+    def labelled(self, labels: Tensor) -> "FileSplit":
+        return FileSplit(self.paths, labels, self.size)
+
 
 def _check_count(count: int, labels: Tensor) -> None:
     if labels.dtype != torch.int64 or labels.dim() != 1:
@@ -111,12 +121,18 @@ def check_labels(name: str, part: str, labels: Tensor, classes: int) -> None:
 
 
 class Parts(NamedTuple):
-    """What a reader finds; parts that are not there are held out of train."""
+    """What a reader finds; parts that are not there are held out of train.
+
+    A reader that is asked for the test split only need not find a train split: where it has no test split, all of its
+    images are (`whole`). `numbered` classes have no names, only their numbers.
+    """
 
     classes: tuple[str, ...]
-    train: Split
+    train: Split | None
     test: Split | None = None
     validation: Split | None = None
+    numbered: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True)

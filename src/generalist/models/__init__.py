@@ -3,6 +3,7 @@
 building        build_model, build_from_spec
 spec            ModelSpec, Classifier
 loading         save_model, load_model, load_weights, read_extra
+checkpoints     somebody else's weights: prefixes, nestings, normalisation
 folding         fold_batchnorm, refresh_, folded, forget_transforms
 patches         Patchable, Patches: passes through images of which only a window has changed
 winograd        WinogradConv2d, float32_on_cpu
@@ -17,6 +18,7 @@ foreign         the patterns timm/<name> and module:callable
 # The architectures are imported for their entries in MODELS.
 from generalist.models import preact_resnet, resnet, small_cnn, wide_resnet  # noqa: F401
 from generalist.models.building import build_from_spec, build_model
+from generalist.models.checkpoints import normalises_itself
 from generalist.models.folding import fold_batchnorm, folded, forget_transforms, refresh_
 from generalist.models.layout import alike, prefers_channels_last
 from generalist.models.loading import load_model, load_weights, read_extra, save_model
@@ -44,6 +46,7 @@ __all__ = [
     "forget_transforms",
     "load_model",
     "load_weights",
+    "normalises_itself",
     "prefers_channels_last",
     "read_extra",
     "refresh_",

@@ -73,6 +73,11 @@ def load_checkpoint_(model: nn.Module, tree: Any, *, source: str) -> None:
         warnings.warn(f"{source}: {some}", stacklevel=3)
 
 
+def normalises_itself(network: Classifier) -> str:
+    """The name of the buffer that a network of another's making keeps its mean in; empty where it has none."""
+    return _statistics(dict(network.network.named_buffers()), network.spec.channels).get("mean", "")
+
+
 def _state_dicts(tree: Any, where: str = "") -> Iterator[tuple[str, StateTree]]:
     """Every mapping in the tree that has tensors, with its path."""
     if not isinstance(tree, Mapping):

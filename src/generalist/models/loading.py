@@ -58,7 +58,16 @@ def load_model(path: str | Path) -> Classifier:
     if len(dtypes) == 1:  # what was saved in float64 comes back in float64
         model = model.to(dtypes.pop())
     load_matching_(model, state, source=str(weights))
+    model.trained_on = _trained_on(card, described["extra"], model.spec)
     return model.eval()
+
+
+def _trained_on(card: Path, extra: Mapping[str, Any], spec: ModelSpec) -> Mapping[str, Any]:
+    data = extra.get("data", {})
+    classes = data.get("classes") if isinstance(data, Mapping) else ()
+    if classes is not None and (not isinstance(classes, list) or len(classes) != spec.classes):
+        raise UserError(f"{card} does not name the {spec.classes} classes of its model; save the model again")
+    return data
 
 
 def read_extra(path: str | Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Which state of a model is kept: the best on held-out data, or the last."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,8 +31,8 @@ class Scores:
 class Selection:
     """`models/<name>.safetensors` always holds the state of each model that the rule prefers so far."""
 
-    def __init__(self, folder: Path, *, rule: Rule) -> None:
-        self.folder, self.rule = folder, rule
+    def __init__(self, folder: Path, *, rule: Rule, data: Mapping[str, Any] | None = None) -> None:
+        self.folder, self.rule, self.data = folder, rule, dict(data or {})
 
     def consider(self, name: str, model: nn.Module, scores: Scores, *, epoch: int, step: int) -> bool:
         """Keep the model where it beats the kept one; a tie goes to the earlier."""
@@ -39,7 +40,7 @@ class Selection:
         kept = self.kept(name)
         if self.rule != "last" and kept and kept["step"] != step and kept["score"] >= record["score"]:
             return False
-        save_model(model, self.folder / name, extra={"selection": record})
+        save_model(model, self.folder / name, extra={"selection": record, "data": self.data})
         return True
 
     def kept(self, name: str) -> dict[str, Any] | None:
