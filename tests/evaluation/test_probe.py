@@ -123,7 +123,24 @@ def test_logits_that_become_nan_count_as_wrong_and_are_called_so(attack, tmp_pat
         broken = int(result.natural.sum() - result.robust(threat, "tiny").sum())
         said = [flag.message for flag in result.flags if flag.name == "nan"]
         assert broken or attack == "fab-t"
-        assert [f"{broken} attacked images are NaN" in message for message in said] == ([True] if broken else [])
+        assert [f"{broken} attacked (linf:31/1000) images are NaN" in message for message in said] == (
+            [True] if broken else []
+        )
+
+
+def test_clean_logits_that_are_nan_beyond_the_probed_images_are_called_so():
+    x, y = strangers.images()
+    x = torch.cat([x.float() / 255, x[:3].float() / 255 * 0.999])
+    split = ArraySplit(x, torch.cat([y, y[:3]]))
+    result = evaluate_suite(strangers.NanNearby(), split, suite("square"), threats=[LINF])
+    assert "the logits of 3 clean images are NaN" in {
+        flag.message.partition(" NaN")[0] + " NaN" for flag in result.flags
+    }
+
+
+def test_what_is_no_module_is_one_line():
+    with pytest.raises(UserError, match=r"a function cannot be evaluated; give a torch.nn.Module"):
+        attacked(lambda x: x.mean((2, 3)))
 
 
 def test_large_radii_are_flagged_before_the_attacks():

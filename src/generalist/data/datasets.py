@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from generalist.core.errors import UserError
+from generalist.core.errors import UserError, unknown
 from generalist.core.registry import Registry
 from generalist.core.rng import generator
 from generalist.data import names
@@ -157,7 +157,7 @@ def _named(data: str, root: Path | str | None) -> tuple[str, Path | str | None]:
     if path.suffix != ".npz" and not path.is_dir():
         if path.suffix or len(path.parts) > 1:
             raise UserError(f"there is no folder {data}; give a dataset's name, an .npz file or a folder of images")
-        DATASETS.get(data)
+        raise UserError(f"{unknown('dataset', data, DATASETS.names())}, and there is no folder {data}")
     if root is not None:
         raise UserError(f"{data} is a path, and root {root} says where a named dataset is; give one of them")
     return "npz" if path.suffix == ".npz" else "folder", path

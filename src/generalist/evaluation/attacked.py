@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from generalist.attacks import ATTACKS, counted_passes, frozen, misclassified, stage_streams, watched
-from generalist.attacks.view import filled, steady_forward
+from generalist.attacks import ATTACKS, counted_passes, stage_streams, watched
+from generalist.attacks.view import filled, judged
 from generalist.core import ranks
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import write_atomically
@@ -54,6 +54,7 @@ class Attacked:
     flags: Sequence[Flag] = ()
     notes: Sequence[str] = ()
     x_adv: Mapping[Threat, Tensor] = field(default_factory=dict)
+    undefined: int = 0  # clean images whose logits are NaN
 
     def robust(self, threat: Threat, column: str) -> Tensor:
         """[N]: right unattacked and after every stage of the column."""
@@ -118,6 +119,8 @@ def evaluate_suite(
 
     The model is probed first: one that cannot be attacked is refused, one that has to be adapted is, and says so.
     """
+    if not isinstance(model, nn.Module):
+        raise UserError(f"a {type(model).__name__} cannot be evaluated; give a torch.nn.Module that returns logits")
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     some = min(FLAG_IMAGES, limit or FLAG_IMAGES)
     batch = next(ordered(split, batch_size=some, device=device, workers=workers, limit=some))
@@ -134,6 +137,7 @@ def evaluate_suite(
     )  # fmt: skip
     flags = examine_model(model, batch.x, batch.y, threat=threats[0], seed=seed, differentiable=probed.differentiable)
     flags += [] if probed.differentiable else [no_gradient()]
+    flags += [nan_logits(attacked.undefined, "clean")] if attacked.undefined else []
     for threat in threats:
         found = _nan_logits(attacked, threat), _black_box(attacked, threat)
         flags += [flag for flag in found if flag is not None]
@@ -145,7 +149,7 @@ def _nan_logits(attacked: Attacked, threat: Threat) -> Flag | None:
     counts = [int(cost.get("nan", 0)) for cost in attacked.costs[threat].values()]
     wrong = torch.stack([verdicts == 0 for verdicts in attacked.verdicts[threat].values()]).any(0)
     found = min(int(wrong.sum()), sum(counts) if attacked.suite.cascade else max(counts))
-    return nan_logits(found, threat=threat)
+    return nan_logits(found, f"attacked ({threat})") if found else None
 
 
 def _black_box(attacked: Attacked, threat: Threat) -> Flag | None:
@@ -179,7 +183,7 @@ def attack_suite(
     if not threats:
         raise UserError("an evaluation needs at least one threat, such as linf:8/255")
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
-    natural, examples, images, labels = _natural(model, split, batch_size, limit, workers, device)
+    natural, undefined, examples, images, labels = _natural(model, split, batch_size, limit, workers, device)
     store = Verdicts(None, model=verdicts.model, seed=verdicts.seed) if keep_images else verdicts
     work = _Work(model, images, labels, examples, store, batch_size, keep_images, progress, device)
     result: dict[Threat, dict[str, Tensor]] = {threat: {} for threat in threats}
@@ -195,7 +199,9 @@ def attack_suite(
             result[threat][stage.label] = done.verdicts
             costs[threat][stage.label] = {key: round(value, 3) for key, value in done.cost.items()}
             alive &= done.verdicts != 0
-    return Attacked(suite, natural, result, costs, examples, labels, verdicts.seed, verdicts.model, x_adv=x_adv)
+    return Attacked(
+        suite, natural, result, costs, examples, labels, verdicts.seed, verdicts.model, x_adv=x_adv, undefined=undefined
+    )
 
 
 @dataclass
@@ -243,12 +249,12 @@ class _Work:
         x, y = self.images[rows].to(self.device), self.labels[rows].to(self.device)
         started = time.perf_counter()
         with counted_passes() as passes, pace.batch(len(rows)):
-            attacked, robust = _attack(self.model, x, y, stage, threat, self.store.seed)
+            attacked, robust, undefined = _attack(self.model, x, y, stage, threat, self.store.seed)
         spent = {
             "seconds": time.perf_counter() - started,
             "forward": passes.forward,
             "backward": passes.backward,
-            "nan": _count_nan(self.model, attacked[~robust]),
+            "nan": int(undefined.sum()),
         }
         verdicts = robust.cpu().to(torch.int8)
         names = [self.examples[row] for row in rows.tolist()]
@@ -279,31 +285,32 @@ class _Pace:
 
 def _natural(
     model: nn.Module, split: Split, batch_size: int, limit: int | None, workers: int, device: torch.device
-) -> tuple[Tensor, list[str], Tensor, Tensor]:
-    right, names, images, labels = [], list[str](), [], []
+) -> tuple[Tensor, int, list[str], Tensor, Tensor]:
+    right, undefined, names, images, labels = [], 0, list[str](), [], []
     for x, y, *_ in ordered(split, batch_size=batch_size, device=device, workers=workers, limit=limit):
-        right.append(~misclassified(model, x, y).cpu())
+        wrong, nan = judged(model, x, y)
+        right.append(~wrong.cpu())
+        undefined += int(nan.sum())
         names += example_ids(x, y)
         images.append(x.cpu())
         labels.append(y.cpu())
-    return torch.cat(right), names, torch.cat(images), torch.cat(labels)
+    return torch.cat(right), undefined, names, torch.cat(images), torch.cat(labels)
 
 
-def _attack(model: nn.Module, x: Tensor, y: Tensor, stage: Stage, threat: Threat, seed: int) -> tuple[Tensor, Tensor]:
-    """The attacked images and which of them survive: recomputed on what came back, which must lie in ball and box."""
+def _attack(
+    model: nn.Module, x: Tensor, y: Tensor, stage: Stage, threat: Threat, seed: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The attacked images, which of them survive, and which have NaN logits.
+
+    All is recomputed on what came back, which must lie in ball and box.
+    """
     streams = stage_streams(seed, stage.label, threat, x)
     attacked = ATTACKS.get(stage.attack)(model, x, y, threat=threat, generator=streams, **stage.options)
     far = (threat.size(attacked - x) > threat.radius * (1 + BALL_TOLERANCE)).any()
     if far or attacked.min() < 0 or attacked.max() > 1 or not torch.isfinite(attacked).all():
         raise RunError(f"attack {stage.label} left the ball {threat} or the box; its verdicts would be worthless")
-    return attacked, ~misclassified(model, attacked, y)
-
-
-@torch.no_grad()
-def _count_nan(model: nn.Module, broken: Tensor) -> int:
-    """How many of the images that were broken were so because their logits are NaN."""
-    with frozen(model):
-        return int(steady_forward(model, broken).isnan().any(1).sum()) if len(broken) else 0
+    wrong, undefined = judged(model, attacked, y)
+    return attacked, ~wrong, undefined
 
 
 def save_attacked(path: Path, results: Mapping[str, Attacked]) -> None:

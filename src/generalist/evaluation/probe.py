@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from generalist.attacks import frozen
 from generalist.core.errors import UserError
-from generalist.evaluation.red_flags import Flag, batch_dependent, not_deterministic, unchanged_rng
+from generalist.evaluation.red_flags import Flag, batch_dependent, checked, not_deterministic, unchanged_rng
 from generalist.models import alike
 
 IMAGES = 16
@@ -65,7 +65,10 @@ def probe(model: nn.Module, x: Tensor, labels: Tensor, *, gradients: bool) -> Pr
             f"model: remove no_grad, detach or numpy from its forward, or give a suite of black-box attacks (square)"
         )
     with frozen(adapted):
-        flags = [not_deterministic(adapted, x), batch_dependent(adapted, x)]
+        flags = [
+            checked("not_deterministic", lambda: not_deterministic(adapted, x)),
+            checked("batch_dependent", lambda: batch_dependent(adapted, x)),
+        ]
     return Probed(adapted, not reason, tuple(notes), tuple(flag for flag in flags if flag is not None))
 
 

@@ -58,11 +58,11 @@ def examine_model(
             "huge_eps": lambda: huge_eps(model, x, y, threat=threat, seed=seed),
             "fewer_steps": lambda: fewer_steps(model, x, y, threat=threat, seed=seed),
         }
-    flags = [_checked(name, check) for name, check in checks.items()]
+    flags = [checked(name, check) for name, check in checks.items()]
     return [flag for flag in flags if flag is not None]
 
 
-def _checked(name: str, check: Callable[[], Flag | None]) -> Flag | None:
+def checked(name: str, check: Callable[[], Flag | None]) -> Flag | None:
     """Any model at all may come here: what goes wrong in a check must not cost the verdicts."""
     try:
         return check()
@@ -93,10 +93,8 @@ def no_gradient() -> Flag:
     return Flag("no_gradient", "the model has no gradient: only black-box attacks were made, which find less")
 
 
-def nan_logits(broken: int, *, threat: Threat) -> Flag | None:
-    if not broken:
-        return None
-    return Flag("nan", f"{threat}: the logits of {broken} attacked images are NaN, which counts as wrong")
+def nan_logits(count: int, which: str) -> Flag:
+    return Flag("nan", f"the logits of {count} {which} images are NaN, which counts as wrong")
 
 
 @torch.no_grad()

@@ -63,8 +63,10 @@ def load_model(path: str | Path) -> Classifier:
 
 
 def _trained_on(card: Path, extra: Mapping[str, Any], spec: ModelSpec) -> Mapping[str, Any]:
-    data = extra.get("data", {})
-    classes = data.get("classes") if isinstance(data, Mapping) else ()
+    data = extra.get("data") or {} if isinstance(extra, Mapping) else None
+    if not isinstance(data, Mapping) or not isinstance(data.get("root"), str | None):
+        raise UserError(f"{card} does not say what its model was trained on; save the model again")
+    classes = data.get("classes")
     if classes is not None and (not isinstance(classes, list) or len(classes) != spec.classes):
         raise UserError(f"{card} does not name the {spec.classes} classes of its model; save the model again")
     return data
