@@ -72,6 +72,18 @@ def test_what_cannot_be_attacked(cli: Cli, fast: Path, test_only: Path, network:
     refused(cli("eval", "--model", f"strangers:{network}", "--data", test_only, *LINF, "--suite", fast), part)
 
 
+@pytest.mark.parametrize(
+    ("network", "part"),
+    [("PairOut", "a tuple"), ("Double", "RuntimeError"), ("Flat", "[2] in torch.float32"), ("Raises", "64 ×")],
+)
+def test_what_cannot_be_trained(cli: Cli, tmp_path: Path, network: str, part: str) -> None:
+    x, y = strangers.images()
+    np.savez(tmp_path / "a.npz", x_train=x.numpy(), y_train=y.numpy(), x_test=x.numpy(), y_test=y.numpy())
+    changes = ["--set", "data.name=npz", "--root", "a.npz", "--set", f"model.name=strangers:{network}"]
+    refused(cli("train", "digits-at", *changes, "--out", "run"), f"'strangers:{network}'", part)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_model_without_weights_is_flagged_and_a_large_radius_too(cli: Cli, fast: Path, test_only: Path) -> None:
     model = ("--model", "strangers:Plain", "--data", test_only, "--threat", "linf:8", "--suite", fast)
     found = record(cli("eval", *model, "--json"))

@@ -20,6 +20,7 @@ from generalist.models import preact_resnet, resnet, small_cnn, wide_resnet  # n
 from generalist.models.building import build_from_spec, build_model
 from generalist.models.checkpoints import normalises_itself
 from generalist.models.folding import fold_batchnorm, folded, forget_transforms, refresh_
+from generalist.models.foreign import is_foreign
 from generalist.models.layout import alike, prefers_channels_last
 from generalist.models.loading import load_model, load_weights, read_extra, save_model
 from generalist.models.normalize import Normalize
@@ -44,6 +45,7 @@ __all__ = [
     "fold_batchnorm",
     "folded",
     "forget_transforms",
+    "is_foreign",
     "load_model",
     "load_weights",
     "normalises_itself",

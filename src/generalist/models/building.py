@@ -9,7 +9,7 @@ from torch import nn
 
 from generalist.core.errors import UserError, unknown
 from generalist.core.rng import derive
-from generalist.models.foreign import callable_builder, timm_builder
+from generalist.models.foreign import callable_builder, is_foreign, timm_builder
 from generalist.models.layout import prefers_channels_last
 from generalist.models.normalize import normalization
 from generalist.models.registry import MODELS
@@ -52,8 +52,8 @@ def build_model(
         std=None if std is None else tuple(map(float, std)),
         options=knobs,
     )
-    ours = ":" not in name and not name.startswith("timm/")
-    fast = ours or prefers_channels_last(network, torch.rand(2, channels, size, size, generator=torch.Generator()))
+    x = torch.rand(2, channels, size, size, generator=torch.Generator())
+    fast = not is_foreign(name) or prefers_channels_last(network, x)
     model = Classifier(normalize=normalize, network=network, spec=spec, contiguous=not fast)
     if fast:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing from torch's stubs
