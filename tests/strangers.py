@@ -152,6 +152,13 @@ class BatchStatistics(Plain):
         return F.relu(self.bn(self.conv(x))).mean((2, 3))
 
 
+class InPlace(Buffers):
+    """Normalises its input in place."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.conv(x.sub_(self.mu).div_(self.sigma)).mean((2, 3)))
+
+
 class Patched(nn.Module):
     """Cuts the image into patches by permute and reshape, with dropout."""
 
@@ -219,7 +226,7 @@ class Normalised(Plain):
 
 WORKING = (
     Viewed, WideViewed, Buffers, PairOut, DictOut, Double, Half, LogProbabilities, Probabilities, BatchStatistics,
-    Patched,
+    InPlace, Patched,
 )  # fmt: skip
 
 

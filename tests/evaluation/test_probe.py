@@ -64,6 +64,7 @@ def test_every_style_of_model_is_attacked(network, built, expected):
         (strangers.DictOut, "'logits' is taken for the logits"),
         (strangers.Double, "run in float64"),
         (strangers.Half, "a copy in float32"),
+        (strangers.InPlace, "changes its images in place"),
     ],
 )
 def test_what_was_done_to_a_model_is_said_and_recorded(network, note):

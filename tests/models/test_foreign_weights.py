@@ -82,8 +82,10 @@ def test_weights_have_many_suffixes(tmp_path, name):
         {**STATE, "mu": STATISTICS["mean"], "sigma": STATISTICS["std"]},
         {**prefixed(STATE, "module.model."), **prefixed(STATISTICS, "module.normalize.")},
         {"state_dict": {**prefixed(STATE, "1."), **prefixed(STATISTICS, "0.")}},
+        {"state_dict": prefixed(STATE, "module."), "mean": list(MEAN), "std": list(STD)},
+        {"net": STATE, **STATISTICS},
     ],
-    ids=["beside", "mu-sigma", "parallel", "in-a-row"],
+    ids=["beside", "mu-sigma", "parallel", "in-a-row", "lists-at-the-top", "tensors-at-the-top"],
 )
 def test_normalisation_in_the_file_is_used(tmp_path, content):
     model = build_model("strangers:Plain", classes=3, size=8)

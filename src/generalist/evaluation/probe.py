@@ -29,12 +29,15 @@ class Probed:
 class Adapted(nn.Module):
     """A model behind the interface that attacks know: float32 images of any layout in, float32 logits [B, K] out."""
 
-    def __init__(self, model: nn.Module, *, contiguous: bool, dtype: torch.dtype, pick: str | int | None) -> None:
+    def __init__(
+        self, model: nn.Module, *, contiguous: bool, copied: bool, dtype: torch.dtype, pick: str | int | None
+    ) -> None:
         super().__init__()
-        self.model, self.contiguous, self.dtype, self.pick = model, contiguous, dtype, pick
+        self.model, self.contiguous, self.copied, self.dtype, self.pick = model, contiguous, copied, dtype, pick
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.contiguous() if self.contiguous else x
+        x = x.clone() if self.copied else x
         out = self.model(x if self.dtype == torch.float32 else x.to(self.dtype))
         return _picked(out, self.pick).float()
 
@@ -47,7 +50,11 @@ def probe(model: nn.Module, x: Tensor, labels: Tensor, *, gradients: bool) -> Pr
     notes: list[str] = []
     model, dtype = _in_one_precision(model, notes)
     with frozen(model), unchanged_rng():
-        out = _run(model, x.contiguous(), dtype)
+        given = x.contiguous().clone()
+        out = _run(model, given, dtype)
+        copied = dtype == torch.float32 and not torch.equal(given, x)
+        if copied:
+            notes.append("the model changes its images in place; it is given copies")
         pick = _choice(out, len(x), labels, classes=_known_classes(model))
         if pick is not None:
             notes.append(f"the model returns {_shapes(out)}: {_entry(pick)} is taken for the logits")
@@ -56,8 +63,10 @@ def probe(model: nn.Module, x: Tensor, labels: Tensor, *, gradients: bool) -> Pr
         if logits.dtype != torch.float32 and dtype == torch.float32:
             notes.append(f"the model's logits are {_name(logits.dtype)}; they are cast to float32")
         contiguous = not _takes_channels_last(model, x, dtype, pick, logits)
-        changed = contiguous or dtype != torch.float32 or pick is not None or logits.dtype != torch.float32
-        adapted = Adapted(model, contiguous=contiguous, dtype=dtype, pick=pick) if changed else model
+        changed = contiguous or copied or pick is not None or {dtype, logits.dtype} != {torch.float32}
+        adapted = model
+        if changed:
+            adapted = Adapted(model, contiguous=contiguous, copied=copied, dtype=dtype, pick=pick)
         reason = _no_gradient(adapted, x)
     if reason and gradients:
         raise UserError(
@@ -105,14 +114,13 @@ def _choice(out: Any, rows: int, labels: Tensor, *, classes: int | None) -> str 
     if "logits" in named:
         return "logits"
     needed = classes or int(labels.max()) + 1
-    wide = [
+    rows_of = [
         key
         for key, value in named.items()
-        if isinstance(value, Tensor) and value.is_floating_point() and value.dim() == 2
-        if len(value) == rows and value.shape[1] >= needed
+        if isinstance(value, Tensor) and value.is_floating_point() and value.dim() == 2 and len(value) == rows
     ]
-    exact = [key for key in wide if named[key].shape[1] == needed]
-    for found in (wide, exact):
+    exact = [key for key in rows_of if named[key].shape[1] == needed]
+    for found in (rows_of, exact):
         if len(found) == 1:
             return found[0]
     raise UserError(
@@ -163,7 +171,7 @@ def _takes_channels_last(
     """Batches are channels-last; a model keeps its own layout unless it gives the same logits on them."""
     try:
         with torch.no_grad():
-            other = _picked(model(x.contiguous(memory_format=torch.channels_last).to(dtype)), pick)
+            other = _picked(model(x.clone(memory_format=torch.channels_last).to(dtype)), pick)
         return alike(logits, other)
     except Exception:
         return False  # whatever it raises, it does not raise it on contiguous images

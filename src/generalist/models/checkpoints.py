@@ -52,6 +52,8 @@ def load_checkpoint_(model: nn.Module, tree: Any, *, source: str) -> None:
     channels = model.spec.channels if isinstance(model, Classifier) else None
     fits = [fit for where, state in found.items() for fit in _fits(model, where, state, channels)]
     fit = _only(fits, source) if fits else _nearest(model, found, channels)
+    if not _statistics(fit.state, channels):
+        fit = replace(fit, state={**_beside(tree), **fit.state})
     given = _statistics(fit.state, channels)
     wanted, state = model.state_dict(), fit.mapped
     own = _statistics(wanted, channels)
@@ -87,6 +89,18 @@ def _state_dicts(tree: Any, where: str = "") -> Iterator[tuple[str, StateTree]]:
         yield where, tensors
     for name, value in tree.items():
         yield from _state_dicts(value, f"{where}.{name}" if where else str(name))
+
+
+def _beside(tree: Mapping[Any, Any]) -> StateTree:
+    """Mean and deviation at the top of a file whose weights are further inside, as tensors or as lists of numbers."""
+    found = {}
+    for name in (*MEANS, *STDS):
+        value = tree.get(name)
+        if isinstance(value, list | tuple) and all(isinstance(number, float | int) for number in value):
+            value = torch.tensor(value, dtype=torch.float32)
+        if isinstance(value, Tensor) and value.numel():
+            found[name] = value
+    return found
 
 
 def _fits(model: nn.Module, where: str, state: StateTree, channels: int | None) -> list[Fit]:
@@ -125,20 +139,20 @@ def _only(fits: list[Fit], source: str) -> Fit:
 def _nearest(model: nn.Module, found: Mapping[str, StateTree], channels: int | None) -> Fit:
     """The pairing that fits most names, to complain about."""
     wanted = _weights(model.state_dict(), channels)
-    starts = dict.fromkeys([*WRAPPERS, *(p for p in _common_prefixes(wanted))])
+    starts = dict.fromkeys([*WRAPPERS, *_common_prefixes(wanted)])
     pairings = [
         Fit(where, state, prefix, within)
         for where, state in found.items()
         for prefix in dict.fromkeys([*WRAPPERS, *_common_prefixes(_weights(state, channels))])
         for within in starts
     ]
-    return max(pairings, key=lambda fit: len(wanted & fit.mapped.keys()))
+    return max(pairings, key=lambda fit: len(fit.mapped.keys() & wanted))
 
 
-def _weights(state: StateTree, channels: int | None) -> set[str]:
+def _weights(state: StateTree, channels: int | None) -> list[str]:
     """The names that have to be paired: not BatchNorm's counters, nor means and deviations of the channels."""
     statistics = set(_statistics(state, channels).values())
-    return {name for name in state if not name.endswith(COUNTER) and name not in statistics}
+    return [name for name in state if not name.endswith(COUNTER) and name not in statistics]
 
 
 def _statistics(state: StateTree, channels: int | None) -> dict[str, str]:
