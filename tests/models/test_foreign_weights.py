@@ -151,6 +151,12 @@ def test_the_usual_name_wins_among_several_and_it_is_said(tmp_path):
     assert torch.equal(model.network.fc.weight, STATE["fc.weight"])
 
 
+def test_numbers_at_the_top_that_are_no_normalisation_are_left_alone(tmp_path):
+    model = build_model("strangers:Plain", classes=3, size=8)
+    load_weights(model, saved(tmp_path, {"state_dict": STATE, "mean": [90.1, 89.7, 90.3], "std": 0.2}))
+    assert model.spec.mean is None
+
+
 def test_what_is_not_used_is_said(tmp_path):
     content = {**prefixed(STATE, "model."), "criterion.weight": torch.ones(3)}
     with pytest.warns(UserWarning, match=r"1 tensors outside 'model' are not used, such as 'criterion.weight'"):

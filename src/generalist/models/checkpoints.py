@@ -52,8 +52,8 @@ def load_checkpoint_(model: nn.Module, tree: Any, *, source: str) -> None:
     channels = model.spec.channels if isinstance(model, Classifier) else None
     fits = [fit for where, state in found.items() for fit in _fits(model, where, state, channels)]
     fit = _only(fits, source) if fits else _nearest(model, found, channels)
-    if not _statistics(fit.state, channels):
-        fit = replace(fit, state={**_beside(tree), **fit.state})
+    if not _statistics(fit.state, channels) and _statistics(beside := _beside(tree), channels):
+        fit = replace(fit, state={**beside, **fit.state})
     given = _statistics(fit.state, channels)
     wanted, state = model.state_dict(), fit.mapped
     own = _statistics(wanted, channels)
@@ -63,7 +63,9 @@ def load_checkpoint_(model: nn.Module, tree: Any, *, source: str) -> None:
     if own or isinstance(model, Classifier):  # there is a place for them, so their names need not fit
         state = {name: t for name, t in state.items() if name in wanted or fit.original(name) not in given.values()}
     for kind, name in own.items():  # the file's numbers, under whatever name, or else the model's own
-        state[name] = state.get(name, fit.state[given[kind]] if given else wanted[name]).reshape(wanted[name].shape)
+        numbers = state.get(name, fit.state[given[kind]] if given else wanted[name])
+        same = numbers.numel() == wanted[name].numel()  # else the names are paired as they are, and the shapes told
+        state[name] = numbers.reshape(wanted[name].shape) if same else numbers
     state = {name: t for name, t in state.items() if name in wanted or not name.endswith(COUNTER)}
     load_matching_(model, state, source=source)
     if normalize is not None and isinstance(model, Classifier):
