@@ -30,7 +30,7 @@ from generalist.data import (
 from generalist.evaluation import evaluate_split
 from generalist.learner import Learner
 from generalist.mixing import MixPlan, has_batchnorm, recalibrate_
-from generalist.models import build_model, load_weights, share_batchnorm_
+from generalist.models import build_model, is_foreign, load_weights, share_batchnorm_
 from generalist.objectives import carries_state, make_objective
 from generalist.optimizers import OPTIMIZERS
 from generalist.recipe import LABELS, LearnerSection, Recipe
@@ -132,11 +132,12 @@ class Experiment:
         return self.dataset.test if self.recipe.select == "test" else self.dataset.validation
 
 
-def load_data(recipe: Recipe, *, download: bool = False) -> Dataset:
+def load_data(recipe: Recipe, *, download: bool = False, root: Path | None = None) -> Dataset:
+    """The recipe's data, from another root if one is given."""
     data = recipe.data
     return load_dataset(
         data.name,
-        root=data.root,
+        root=data.root if root is None else root,
         validation=data.validation,
         seed=recipe.seed,
         size=data.size,
@@ -249,7 +250,26 @@ def build_network(recipe: Recipe, dataset: Dataset) -> nn.Module:
     )
     if recipe.init:
         load_weights(model, init_file(recipe.init.from_))
+    if is_foreign(recipe.model.name):
+        _check_output(recipe.model.name, model, torch.zeros(2, channels, height, width), len(dataset.classes))
     return model
+
+
+@torch.no_grad()
+def _check_output(name: str, model: nn.Module, x: Tensor, classes: int) -> None:
+    """Somebody else's network must give the logits that every objective expects."""
+    try:
+        with frozen(model), torch.random.fork_rng(devices=[]):
+            out = model(x)
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise UserError(f"model {name!r} on images {list(x.shape)}: {type(error).__name__}: {reason}") from error
+    if not isinstance(out, Tensor) or out.shape != (len(x), classes) or out.dtype != torch.float32:
+        what = f"{list(out.shape)} in {out.dtype}" if isinstance(out, Tensor) else f"a {type(out).__name__}"
+        raise UserError(
+            f"model {name!r} returns {what} for {len(x)} images; to be trained it must return float32 logits "
+            f"[{len(x)}, {classes}]"
+        )
 
 
 def init_file(source: str) -> Path:

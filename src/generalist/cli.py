@@ -7,6 +7,7 @@ import shlex
 import sys
 import traceback
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,7 +29,7 @@ from generalist.recipe import Recipe
 from generalist.report import layouts, tables
 from generalist.report.console import Reporter, make_reporter
 from generalist.run import train
-from generalist.targets import Target, model_target, run_targets
+from generalist.targets import Target, foreign_target, run_targets, saved_target
 from generalist.training.guards import Interrupted
 from generalist.version import __version__
 
@@ -79,6 +80,11 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="FIELD=VALUE", help="Change a recipe field, such as training.epochs=10; repeatable."),
 ]
+Root = Annotated[
+    Path | None,
+    typer.Option(help="The folder that has the data; $GENERALIST_DATA, else ~/.cache/generalist, if not given."),
+]
+Download = Annotated[bool, typer.Option("--download", help="Fetch missing data from its official source.")]
 RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name or a YAML file.")]
 Method = Annotated[
     str | None,
@@ -105,7 +111,8 @@ def train_command(
         Path | None, typer.Option(callback=_written, help="The run folder; runs/<name> if not given.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
-    download: Annotated[bool, typer.Option("--download", help="Fetch missing data from its official source.")] = False,
+    root: Root = None,
+    download: Download = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; train and write nothing.")] = False,
     processes: Annotated[
         int | None,
@@ -115,7 +122,7 @@ def train_command(
     as_json: Json = False,
 ) -> None:
     """Train a recipe into a run folder."""
-    loaded = load_recipe(recipe, set_ or [], method=method)
+    loaded = _with_root(load_recipe(recipe, set_ or [], method=method), root)
     if dry_run:
         _show_plan(loaded, download=download, as_json=as_json, processes=processes or ranks.world())
         return
@@ -128,6 +135,7 @@ def train_command(
     except Interrupted as stopped:
         changes = [part for change in set_ or [] for part in ("--set", change)]
         changes += ["--method", method] if method else []
+        changes += [] if root is None else ["--root", str(root)]
         again = shlex.join(["generalist", "train", recipe, *changes, "--out", str(folder), "--resume"])
         _complain(f"{stopped}: stopped after a whole step, nothing is lost; go on with: {again}")
         raise typer.Exit(stopped.exit_code) from None
@@ -137,6 +145,12 @@ def train_command(
         tables.show(tables.run_table(run.summary, steps=run.recipe.validation.steps))
         again = shlex.join(["generalist", "eval", str(run.folder)])
         print(f"run folder: {run.folder}\nattack the test split with: {again}")
+
+
+def _with_root(recipe: Recipe, root: Path | None) -> Recipe:
+    if root is None:
+        return recipe
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"root": str(root)})})
 
 
 def _show_plan(recipe: Recipe, *, download: bool, as_json: bool, processes: int) -> None:
@@ -161,11 +175,27 @@ def eval_command(
     ] = None,
     model: Annotated[str | None, typer.Option(help="Anybody's model: module:callable or a network's name.")] = None,
     weights: Annotated[
-        Path | None, typer.Option(callback=_read, help="Its weights: .safetensors, .pt or .pth.")
+        Path | None, typer.Option(callback=_read, help="Its weights: .safetensors, .pt, .pth, .ckpt, .model.")
     ] = None,
     data: Annotated[
         str, typer.Option(callback=_data, help="For a model that is no run: a dataset, an .npz file or a folder.")
     ] = "",
+    root: Root = None,
+    download: Download = False,
+    size: Annotated[
+        int | None,
+        typer.Option(min=1, max=4096, help="The side of the images that --model takes; theirs if not given."),
+    ] = None,
+    classes: Annotated[
+        int | None,
+        typer.Option(min=1, max=1_000_000, help="How many classes --model has; as many as the data if not given."),
+    ] = None,
+    mean: Annotated[
+        str | None, typer.Option(metavar="R,G,B", help="What --model subtracts from pixels in 0..1, if it does not.")
+    ] = None,
+    std: Annotated[
+        str | None, typer.Option(metavar="R,G,B", help="What --model divides them by, if it does not.")
+    ] = None,
     n: Annotated[
         int | None, typer.Option("--n", "--images", min=1, max=MOST_IMAGES, help="Only the first n test images.")
     ] = None,
@@ -192,19 +222,36 @@ def eval_command(
     files = [path for path in target or [] if path.is_file()]
     if model is None and not target:
         raise UserError("nothing to evaluate: give a run folder, a model file, or --model with --weights and --data")
+    if model is None:
+        _only_for_models(weights=weights, size=size, classes=classes, mean=mean, std=std)
     if model is not None or files:
         if (model is not None and target) or len(target or []) > 1:
             raise UserError("one model at a time: several targets must all be run folders")
         if not data:
             raise UserError("a model that is not a run needs --data: a dataset's name, an .npz file or a folder")
-        path = files[0] if files else None
-        aimed = iter([model_target(path, model, weights, data, threats, device=device)])
+        if model is None:
+            one = saved_target(files[0], data, threats, device=device, root=root, download=download)
+        else:
+            one = foreign_target(
+                model, weights, data, threats, device=device, root=root, download=download, size=size, classes=classes,
+                mean=_channel_values("--mean", mean), std=_channel_values("--std", std),
+            )  # fmt: skip
+        aimed = iter([one])
+    elif data:
+        if target and not target[0].is_dir():
+            raise UserError(f"there is no model file {target[0]}")
+        raise UserError(
+            f"--data {data} with a run folder, which has its own test split; give one of its model files, such as "
+            f"{(target or [Path()])[0] / 'models' / 'global.safetensors'}"
+        )
     else:
-        aimed = run_targets(target or [], threats, learners=suite == "pgd20" if learners is None else learners)
+        every = suite == "pgd20" if learners is None else learners
+        aimed = run_targets(target or [], threats, learners=every, root=root, download=download)
     records, results = {}, {}
     unwritten: list[RunError] = []
     for one in aimed:
         result = _attack(one, chosen, n, batch_size, seed, save_adv is not None, reporter)
+        result = replace(result, flags=(*one.flags, *result.flags))
         results[one.title] = result
         records[one.title] = sealed(result.record() | (one.about or {}))
         if leads() and (one.cache.parent / "recipe.yaml").is_file():
@@ -240,8 +287,24 @@ def _attack(
                 workers=target.workers, cache=target.cache, keep_images=keep, progress=reporter.stage,
             )  # fmt: skip
     except KeyboardInterrupt:
-        _complain("interrupted; verdicts so far are kept: the same command goes on from here")
+        kept = "verdicts so far are kept: the same command goes on from here"
+        _complain(f"interrupted; {'with --save-adv nothing is kept until the end' if keep else kept}")
         raise
+
+
+def _only_for_models(**given: Any) -> None:
+    for option, value in given.items():
+        if value is not None:
+            raise UserError(f"--{option} goes with --model; runs and saved model files have their own")
+
+
+def _channel_values(option: str, text: str | None) -> list[float] | None:
+    if text is None:
+        return None
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"{option} {text!r}: numbers with commas between them, such as 0.485,0.456,0.406") from None
 
 
 @app.command("compare")
@@ -327,13 +390,14 @@ def doctor_command(
     ] = "digits-generalist-t",
     set_: Set = None,
     method: Method = None,
+    root: Root = None,
+    download: Download = False,
     as_json: Json = False,
 ) -> None:
     """Device, number formats, threads, data found, and a five-second probe of what a recipe would cost."""
-    probe = estimate(
-        load_recipe(recipe, set_ or [], method=method)
-    )  # before the data of other recipes counts as memory
-    facts = examine()
+    loaded = _with_root(load_recipe(recipe, set_ or [], method=method), root)
+    probe = estimate(loaded, download=download)  # before the data of other recipes counts as memory
+    facts = examine(root)
     if as_json:
         print(json.dumps({**facts, "probe": probe}))
     else:

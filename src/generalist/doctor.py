@@ -5,6 +5,7 @@ import platform
 import resource
 import sys
 import time
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -26,7 +27,7 @@ PROBE_SECONDS = 5.0
 OWN_FILES = ("folder", "npz")
 
 
-def examine() -> dict[str, Any]:
+def examine(root: Path | None = None) -> dict[str, Any]:
     """Device, number formats, threads, data."""
     device = pick_device()
     return {
@@ -37,14 +38,14 @@ def examine() -> dict[str, Any]:
         "precision_auto": str(pick_precision("auto", device)).removeprefix("torch."),
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
-        "data_root": str(data_root(None)),
-        "data": {name: _data_state(name) for name in DATASETS.names() if name not in OWN_FILES},
+        "data_root": str(data_root(root)),
+        "data": {name: _data_state(name, root) for name in DATASETS.names() if name not in OWN_FILES},
     }
 
 
-def _data_state(name: str) -> str:
+def _data_state(name: str, root: Path | None) -> str:
     try:
-        dataset = load_dataset(name)
+        dataset = load_dataset(name, root=root)
     except MissingData:
         return f"not found; {'train --download fetches it' if name in SOURCES else 'get it by hand'}"
     except UserError as error:
@@ -88,9 +89,9 @@ def outline(experiment: Experiment, *, ranks: int = 1) -> dict[str, Any]:
     }
 
 
-def estimate(recipe: Recipe) -> dict[str, Any]:
+def estimate(recipe: Recipe, *, download: bool = False) -> dict[str, Any]:
     """Time and memory of the whole run, from a few real steps of every learner and one small validation."""
-    experiment = build(recipe)
+    experiment = build(recipe, download=download)
     plan, state = experiment.plan, experiment.state
     budget = PROBE_SECONDS / (len(state.learners) + 1)
     step_seconds = {name: _time_steps(experiment, name, budget) for name in state.learners}

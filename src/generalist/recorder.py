@@ -11,6 +11,7 @@ from torch import nn
 
 from generalist.build import Experiment
 from generalist.core import ranks
+from generalist.core.files import user_path
 from generalist.cost import Workload
 from generalist.report.console import Reporter
 from generalist.training.instruments import drift
@@ -31,7 +32,10 @@ class Recorder:
         workload: Workload,
     ) -> None:
         self._experiment, self._reporter, self._journal, self._workload = experiment, reporter, journal, workload
-        about = {"run": experiment.state.owner["recipe"]}
+        data = experiment.recipe.data
+        root = None if data.root is None else str(user_path(data.root).resolve())
+        trained_on = {"name": data.name, "root": root, "classes": list(experiment.dataset.classes)}
+        about = {"run": experiment.state.owner["recipe"], "data": trained_on}
         self._selection = Selection(folder / "models", rule=experiment.recipe.select, about=about)
         self._saved = self._ticked = time.monotonic()
 

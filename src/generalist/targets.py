@@ -2,19 +2,20 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from generalist.api import load
+from generalist.api import images_for, load
 from generalist.build import load_data
 from generalist.core.errors import UserError
 from generalist.core.files import digest
 from generalist.core.threat import Threat
-from generalist.data import DATASETS, Split, load_dataset
-from generalist.models import build_model, load_weights
+from generalist.data import Split
+from generalist.evaluation import Flag, no_weights
+from generalist.models import build_model, load_weights, normalises_itself
 from generalist.run import Run
 from generalist.training.precision import pick_device
 
@@ -30,6 +31,7 @@ class Target:
     cache: Path
     workers: int = 0
     about: dict[str, Any] | None = None
+    flags: Sequence[Flag] = ()
 
 
 def cache_folder() -> Path:
@@ -37,7 +39,14 @@ def cache_folder() -> Path:
     return Path(os.environ.get("GENERALIST_CACHE") or Path.home() / ".cache" / "generalist" / "evaluations")
 
 
-def run_targets(runs: Sequence[Path], threats: Sequence[Threat], *, learners: bool) -> Iterator[Target]:
+def run_targets(
+    runs: Sequence[Path],
+    threats: Sequence[Threat],
+    *,
+    learners: bool,
+    root: Path | None = None,
+    download: bool = False,
+) -> Iterator[Target]:
     """The global model of each run, and its learners if asked."""
     found = [Run(folder) for folder in runs]
     names = [run.folder.resolve().name for run in found]
@@ -45,7 +54,7 @@ def run_targets(runs: Sequence[Path], threats: Sequence[Threat], *, learners: bo
         recipe = run.recipe
         title = name if names.count(name) == 1 else str(run.folder)
         wanted = _models(run, learners=learners)
-        split, device = load_data(recipe).test, pick_device(recipe.training.device)
+        split, device = load_data(recipe, download=download, root=root).test, pick_device(recipe.training.device)
         for model in wanted:
             yield Target(
                 f"{title}/{model}",
@@ -75,24 +84,51 @@ def _models(run: Run, *, learners: bool) -> list[str]:
     return wanted
 
 
-def model_target(
-    path: Path | None, name: str | None, weights: Path | None, data: str, threats: Sequence[Threat], *, device: str
+def saved_target(
+    path: Path, data: str, threats: Sequence[Threat], *, device: str, root: Path | None, download: bool
 ) -> Target:
-    """A saved model file, or `module:callable` (or a network's name) with its weights."""
+    """A saved model file, on images as its card wants them."""
+    _check_threats(threats)
+    model = load(path)
+    images = images_for(model, data, root=root, download=download)
+    weights = path.with_suffix(".safetensors")
+    return _target(path.stem, model, images.split, threats, data, device=device, weights=weights)
+
+
+def foreign_target(
+    name: str,
+    weights: Path | None,
+    data: str,
+    threats: Sequence[Threat],
+    *,
+    device: str,
+    root: Path | None = None,
+    download: bool = False,
+    size: int | None = None,
+    classes: int | None = None,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> Target:
+    """`module:callable` (or a network's name) with its weights, built for the images it is given."""
+    _check_threats(threats)
+    images = images_for(None, data, root=root, size=size, download=download)
+    channels, height, width = images.split.shape
+    if height != width:
+        raise UserError(f"{data}: images are {height}×{width}, a model is built for square ones; give --size")
+    mean, std = (values if values is None or len(values) > 1 else [*values] * channels for values in (mean, std))
+    count = len(images.classes) if classes is None else classes
+    model = build_model(name, classes=count, channels=channels, size=height, mean=mean, std=std)
+    if mean is not None and (own := normalises_itself(model)):
+        raise UserError(f"{name} normalises images by its own {own!r}; leave --mean and --std out")
+    if weights is not None:
+        load_weights(model, weights)
+    target = _target(name, model, images.split, threats, data, device=device, weights=weights)
+    return target if weights is not None else replace(target, flags=(no_weights(name),))
+
+
+def _check_threats(threats: Sequence[Threat]) -> None:
     if not threats:
         raise UserError("a model that is not a run needs its threats, such as --threat linf:8/255")
-    split, classes = _data(data)
-    if path is not None:
-        model, title = load(path), path.stem
-        weights = path.with_suffix(".safetensors")
-    else:
-        assert name is not None
-        channels, height, _ = split.shape
-        model, title = build_model(name, classes=classes, channels=channels, size=height), name
-        if weights is not None:
-            load_weights(model, weights)
-    about = {"data": data, "split": "test", "weights": _weights(weights) if weights is not None else None}
-    return Target(title, model.eval().to(pick_device(device)), split, threats, cache_folder(), 0, about)
 
 
 def _weights(path: Path) -> dict[str, str]:
@@ -100,11 +136,15 @@ def _weights(path: Path) -> dict[str, str]:
     return {"path": str(path.resolve()), "sha256": digest(path.read_bytes())}
 
 
-def _data(data: str) -> tuple[Split, int]:
-    """A dataset's name, an .npz file or a folder of images: its test split and the number of its classes."""
-    path = Path(data)
-    if data not in DATASETS.names() and (path.suffix == ".npz" or path.is_dir()):
-        dataset = load_dataset("npz" if path.suffix == ".npz" else "folder", root=path)
-    else:
-        dataset = load_dataset(data)
-    return dataset.test, len(dataset.classes)
+def _target(
+    title: str,
+    model: nn.Module,
+    split: Split,
+    threats: Sequence[Threat],
+    data: str,
+    *,
+    device: str,
+    weights: Path | None,
+) -> Target:
+    about = {"data": data, "split": "test", "weights": _weights(weights) if weights is not None else None}
+    return Target(title, model.eval().to(pick_device(device)), split, threats, cache_folder(), 0, about)

@@ -13,6 +13,9 @@ from generalist.evaluation.red_flags import (
     examine_model,
     fewer_steps,
     huge_eps,
+    large_eps,
+    log_probabilities,
+    normalisation,
     not_deterministic,
     probabilities,
     train_mode,
@@ -72,11 +75,76 @@ def test_one_long_step_must_not_beat_many(honest):
     assert fewer_steps(model, x, y, threat=THREAT, seed=0) is None
 
 
-def test_a_model_that_differs_in_train_mode_is_noticed(honest):
+def test_a_model_whose_batchnorm_differs_in_train_mode_is_noticed_and_left_as_it_was(honest):
     model, x, y = honest
-    dropped = nn.Sequential(nn.Dropout(0.9), model)
-    assert train_mode(dropped, x, y).name == "train_mode"
+    norm = nn.BatchNorm2d(1)
+    norm.running_mean += 0.7
+    state = copy.deepcopy(norm.state_dict())
+    shifted = nn.Sequential(norm, model)
+    assert train_mode(shifted, x, y).name == "train_mode"
+    assert all(torch.equal(state[key], value) for key, value in norm.state_dict().items())
     assert train_mode(model, x, y) is None
+
+
+def test_dropout_is_meant_to_differ_in_train_mode(honest):
+    model, x, y = honest
+    assert train_mode(nn.Sequential(nn.Dropout(0.9), model), x, y) is None
+
+
+class Refusing(nn.Module):
+    """Cannot be run on images outside the box, so not on normalised ones."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        if x.min() < 0 or x.max() > 1:
+            raise ValueError("pixels lie in 0..1\nalways")
+        return self.inner(x)
+
+
+def test_a_check_that_fails_is_a_flag_and_the_others_are_made(honest):
+    model, x, y = honest
+    (flag,) = examine_model(Refusing(model), x, y, threat=THREAT)
+    assert flag.name == "check_failed"
+    assert "normalisation" in flag.message
+    assert "ValueError: pixels lie in 0..1" in flag.message
+    assert "\n" not in flag.message
+
+
+def test_log_probabilities_are_noticed(honest):
+    model, x, _ = honest
+    assert log_probabilities(nn.Sequential(model, nn.LogSoftmax(1)), x).name == "log_probabilities"
+    assert log_probabilities(model, x) is None
+
+
+def test_a_model_that_lacks_its_normalisation_is_told_which_to_give(honest):
+    model, x, y = honest
+    bare = Denormalised(model, mean=0.1307, std=0.3081)
+    assert "--mean 0.1307 --std 0.3081" in normalisation(bare, x, y).message
+    assert normalisation(model, x, y) is None
+
+
+class Denormalised(nn.Module):
+    """Wants normalised images, and has no normalisation inside."""
+
+    def __init__(self, inner: nn.Module, *, mean: float, std: float) -> None:
+        super().__init__()
+        self.inner, self.mean, self.std = inner, mean, std
+
+    def forward(self, x):
+        return self.inner(x * self.std + self.mean)
+
+
+@pytest.mark.parametrize(("text", "meant"), [("linf:8", "linf:8/255"), ("linf:1.5", "linf:1.5/255")])
+def test_a_forgotten_division_by_255_is_noticed(text, meant):
+    assert meant in large_eps(Threat.parse(text)).message
+
+
+@pytest.mark.parametrize("text", ["linf:8/255", "linf:1", "l2:3", "l1:12"])
+def test_a_usual_radius_is_not(text):
+    assert large_eps(Threat.parse(text)) is None
 
 
 def test_a_black_box_attack_that_finds_more_is_noticed():

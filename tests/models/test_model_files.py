@@ -214,7 +214,7 @@ class Payload:
         ("w.pt", lambda state: {"epoch": 3}, ("no state_dict",)),
         ("w.pt", lambda state: [1, 2], ("no state_dict",)),
         ("w.pt", lambda state: {"state_dict": state, "model": Payload()}, ("refused",)),
-        ("w.ckpt", lambda state: state, (".safetensors, .pt or .pth",)),
+        ("w.txt", lambda state: state, (".safetensors, .pt, .pth, .ckpt",)),
     ],
 )
 def test_weights_that_do_not_fit_are_told_and_not_loaded(tmp_path, name, content, parts):

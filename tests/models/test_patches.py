@@ -132,6 +132,30 @@ def test_the_logits_are_those_of_a_whole_pass(name, side):
     assert (model(asked) - model(known[rows])).abs().amax(1).median() > 1e-9  # a patch that is lost would show
 
 
+class Rows(nn.Module):
+    """Views its maps as one row an image, which only contiguous ones allow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(4 * 16 * 16, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.nn.functional.max_pool2d(self.conv(x.contiguous()).relu(), 2)
+        return self.fc(x.view(x.size(0), -1))
+
+
+@pytest.mark.usefixtures("always")
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@torch.no_grad()
+def test_a_tail_is_handed_maps_in_the_layout_of_the_model(layout):
+    model, known, side = Rows().double().eval(), images(20).double().contiguous(memory_format=layout), 3
+    around = Patchable.of(model, known).around(known, side)
+    assert around is not None
+    corners, rows = corners_of(32, 32, side, 20), torch.arange(20)
+    asked = changed(known, corners, side)
+    close(around(asked, rows, corners), model(asked))
+
+
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("name", ["resnet18", "residual"])
 @torch.no_grad()

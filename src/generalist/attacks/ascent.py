@@ -78,8 +78,7 @@ class Ascent:
         """The logits of x_adv; its loss and gradient are noted, and it becomes the best point where it is."""
         logits, loss, gradient = loss_and_gradient(view, self.x_adv, self.y, criterion)
         self.raised = self.raised + (loss > self.loss)
-        # a gradient that is not a number would make a point that is none, and the model's answer to it a false triumph
-        self.loss, self.gradient = loss, torch.nan_to_num(gradient)
+        self.loss, self.gradient = loss, gradient
         better = loss > self.best_loss
         self.best = torch.where(column(better, self.x), self.x_adv, self.best)
         self.best_gradient = torch.where(column(better, self.x), self.gradient, self.best_gradient)

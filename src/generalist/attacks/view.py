@@ -123,12 +123,19 @@ def loss_and_gradient(model: nn.Module, x: Tensor, y: Tensor, criterion: Criteri
         logits = model(x).float()
         loss = criterion(logits, y)
         (gradient,) = torch.autograd.grad(loss.sum() * loss_scale(x.device), x)
-    return logits.detach(), loss.detach(), gradient
+    # a gradient that is not a number would make a point that is none, and the model's answer to it a false triumph
+    return logits.detach(), loss.detach(), torch.nan_to_num(gradient)
 
 
 @torch.no_grad()
-def misclassified(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """[B]: wrong according to the model itself, in eval mode and full precision; NaN logits count as wrong."""
+def judged(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """[B] each: wrong according to the model itself, in eval mode and full precision; wrong because logits are NaN."""
     with frozen(model), torch.autocast(x.device.type, enabled=False):
         logits = steady_forward(model, x)
-    return (logits.argmax(1) != y) | logits.isnan().any(1)
+    undefined = logits.isnan().any(1)
+    return (logits.argmax(1) != y) | undefined, undefined
+
+
+def misclassified(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """[B]: wrong according to the model itself, in eval mode and full precision; NaN logits count as wrong."""
+    return judged(model, x, y)[0]

@@ -2,7 +2,7 @@
 
 from generalist.data.augment import Augment, augment
 from generalist.data.batches import batches, ordered, steps_per_epoch
-from generalist.data.datasets import DATASETS, load_dataset
+from generalist.data.datasets import DATASETS, EvaluationImages, load_dataset, load_evaluation_images
 from generalist.data.download import fetch
 from generalist.data.extra import Label, Mixture, read_extra_split
 from generalist.data.locate import MissingData
@@ -16,6 +16,7 @@ __all__ = [
     "Augment",
     "DataWarning",
     "Dataset",
+    "EvaluationImages",
     "FileSplit",
     "Label",
     "MissingData",
@@ -26,6 +27,7 @@ __all__ = [
     "batches",
     "fetch",
     "load_dataset",
+    "load_evaluation_images",
     "obtain",
     "ordered",
     "read_extra_split",

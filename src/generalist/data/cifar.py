@@ -16,18 +16,19 @@ _PIXELS = 3 * 32 * 32
 _BATCHES = tuple(f"data_batch_{n}" for n in range(1, 6))
 
 
-def read_cifar10(root: Path, classes: tuple[str, ...]) -> Parts:
+def read_cifar10(root: Path, classes: tuple[str, ...], *, test_only: bool = False) -> Parts:
     """Five training batches and one test batch."""
-    files = (*_BATCHES, "test_batch")
+    files = ("test_batch",) if test_only else (*_BATCHES, "test_batch")
     binary = Layout(root / "cifar-10-batches-bin", [f"{file}.bin" for file in files])
     paths = locate("cifar10", [binary, Layout(root / "cifar-10-batches-py", files)])
     return _parts(paths, classes, label_bytes=1, key=b"labels")
 
 
-def read_cifar100(root: Path, classes: tuple[str, ...]) -> Parts:
+def read_cifar100(root: Path, classes: tuple[str, ...], *, test_only: bool = False) -> Parts:
     """One training and one test file; the fine labels."""
-    binary = Layout(root / "cifar-100-binary", ("train.bin", "test.bin"))
-    paths = locate("cifar100", [binary, Layout(root / "cifar-100-python", ("train", "test"))])
+    files = ("test",) if test_only else ("train", "test")
+    binary = Layout(root / "cifar-100-binary", [f"{file}.bin" for file in files])
+    paths = locate("cifar100", [binary, Layout(root / "cifar-100-python", files)])
     return _parts(paths, classes, label_bytes=2, key=b"fine_labels")
 
 
@@ -36,7 +37,7 @@ def _parts(paths: Sequence[Path], classes: tuple[str, ...], *, label_bytes: int,
         return _read_binary(path, label_bytes) if path.suffix == ".bin" else _read_pickle(path, key)
 
     *train, test = [read(path) for path in paths]
-    return Parts(classes, _split(train), _split([test]))
+    return Parts(classes, _split(train) if train else None, _split([test]))
 
 
 def _split(pieces: Sequence[tuple[np.ndarray, np.ndarray]]) -> ArraySplit:

@@ -3,14 +3,16 @@
 import os
 import warnings
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from generalist.core.errors import UserError
+from generalist.core.errors import UserError, unknown
 from generalist.core.registry import Registry
 from generalist.core.rng import generator
 from generalist.data import names
@@ -25,7 +27,7 @@ from generalist.data.sources import SOURCES, obtain
 from generalist.data.splits import ArraySplit, Dataset, DataWarning, Parts, Split, check_labels
 from generalist.data.svhn import read_svhn
 
-DATASETS: Registry[Callable[..., Parts]] = Registry("dataset", runtime=("size",))
+DATASETS: Registry[Callable[..., Parts]] = Registry("dataset", runtime=("size", "test_only"))
 _TEST_SHARE = 0.2
 MOST_BYTES = 2**34
 """Of resized images that are kept in memory."""
@@ -33,7 +35,7 @@ _OWN_ROOT = ("folder", "npz")
 
 
 @DATASETS.register("digits")
-def digits(root: Path, *, size: int | None) -> Parts:
+def digits(root: Path, *, size: int | None, test_only: bool) -> Parts:
     """The 1797 handwritten digits of 8 × 8 that come with scikit-learn; always the same fifth is the test split."""
     package = find_spec("sklearn")  # importing it takes seconds, its file is all that is wanted
     if package is None or not package.submodule_search_locations:
@@ -47,43 +49,43 @@ def digits(root: Path, *, size: int | None) -> Parts:
 
 
 @DATASETS.register("mnist")
-def mnist(root: Path, *, size: int | None) -> Parts:
-    return read_mnist_like("mnist", root, "MNIST", names.DIGITS)
+def mnist(root: Path, *, size: int | None, test_only: bool) -> Parts:
+    return read_mnist_like("mnist", root, "MNIST", names.DIGITS, test_only=test_only)
 
 
 @DATASETS.register("fashion-mnist")
-def fashion_mnist(root: Path, *, size: int | None) -> Parts:
-    return read_mnist_like("fashion-mnist", root, "FashionMNIST", names.FASHION)
+def fashion_mnist(root: Path, *, size: int | None, test_only: bool) -> Parts:
+    return read_mnist_like("fashion-mnist", root, "FashionMNIST", names.FASHION, test_only=test_only)
 
 
 @DATASETS.register("cifar10")
-def cifar10(root: Path, *, size: int | None) -> Parts:
-    return read_cifar10(root, names.CIFAR10)
+def cifar10(root: Path, *, size: int | None, test_only: bool) -> Parts:
+    return read_cifar10(root, names.CIFAR10, test_only=test_only)
 
 
 @DATASETS.register("cifar100")
-def cifar100(root: Path, *, size: int | None) -> Parts:
-    return read_cifar100(root, names.CIFAR100)
+def cifar100(root: Path, *, size: int | None, test_only: bool) -> Parts:
+    return read_cifar100(root, names.CIFAR100, test_only=test_only)
 
 
 @DATASETS.register("svhn")
-def svhn(root: Path, *, size: int | None) -> Parts:
-    return read_svhn(root, names.DIGITS)
+def svhn(root: Path, *, size: int | None, test_only: bool) -> Parts:
+    return read_svhn(root, names.DIGITS, test_only=test_only)
 
 
 @DATASETS.register("imagenet")
-def imagenet(root: Path, *, size: int | None) -> Parts:
-    return read_imagenet(root, size=size)
+def imagenet(root: Path, *, size: int | None, test_only: bool) -> Parts:
+    return read_imagenet(root, size=size, test_only=test_only)
 
 
 @DATASETS.register("folder")
-def folder(root: Path, *, size: int | None) -> Parts:
-    return read_folder(root, size=size)
+def folder(root: Path, *, size: int | None, test_only: bool) -> Parts:
+    return read_folder(root, size=size, test_only=test_only)
 
 
 @DATASETS.register("npz")
-def npz(root: Path, *, size: int | None) -> Parts:
-    return read_npz(root)
+def npz(root: Path, *, size: int | None, test_only: bool) -> Parts:
+    return read_npz(root, test_only=test_only)
 
 
 def load_dataset(
@@ -99,6 +101,7 @@ def load_dataset(
     """The dataset with a seeded, stratified share of train held out as validation; test never depends on the seed."""
     _check_options(name, root, validation=validation, size=size, limit=limit)
     parts = _read(name, data_root(root), size=size, download=download)
+    assert parts.train is not None
     for part, split in (("train", parts.train), ("test", parts.test), ("validation", parts.validation)):
         if split is not None:
             if not len(split):
@@ -115,12 +118,58 @@ def load_dataset(
     return Dataset(name, train=train, validation=held, test=test, classes=parts.classes)
 
 
+class EvaluationImages(NamedTuple):
+    """Images to evaluate on. `origin` is the user's own file or folder; `whole`: all of it, as it has no test split."""
+
+    split: Split
+    classes: tuple[str, ...]
+    numbered: bool
+    origin: Path | None
+    whole: bool
+
+
+def load_evaluation_images(
+    data: str | Path, *, root: Path | str | None = None, size: int | None = None, download: bool = False
+) -> EvaluationImages:
+    """The test split of a dataset's name, an .npz file or a folder; all of it where it has none. No train is needed."""
+    name, root = _named(str(data), root)
+    _check_options(name, root, validation=0, size=size, limit=None)
+    parts = _read(name, data_root(root), size=size, download=download, test_only=True)
+    split = parts.test
+    assert split is not None
+    if not len(split):
+        raise UserError(f"{data}: the test split is empty; it needs at least one image")
+    check_labels(str(data), "test", split.labels, len(parts.classes))
+    (split,) = readable(str(data), [_mixed(split)])
+    if size is not None and split.shape[1:] != (size, size):
+        height, width = split.shape[1:]
+        warnings.warn(f"{data}: images are {height}×{width}, resized to {size}×{size}", DataWarning, stacklevel=3)
+        split = _resized(split, size)
+    origin = data_root(root).resolve() if name in _OWN_ROOT else None
+    return EvaluationImages(split, parts.classes, parts.numbered, origin, parts.whole)
+
+
+def _named(data: str, root: Path | str | None) -> tuple[str, Path | str | None]:
+    """A dataset's name and its root; a path is the root of `npz` or `folder`."""
+    path = Path(data).expanduser()
+    if data in DATASETS.names():
+        return data, root
+    if path.suffix != ".npz" and not path.is_dir():
+        if path.suffix or len(path.parts) > 1:
+            raise UserError(f"there is no folder {data}; give a dataset's name, an .npz file or a folder of images")
+        raise UserError(f"{unknown('dataset', data, DATASETS.names())}, and there is no folder {data}")
+    if root is not None:
+        raise UserError(f"{data} is a path, and root {root} says where a named dataset is; give one of them")
+    return "npz" if path.suffix == ".npz" else "folder", path
+
+
 def _check_options(
     name: str, root: Path | str | None, *, validation: float, size: int | None, limit: int | None
 ) -> None:
     DATASETS.get(name)
     if name in _OWN_ROOT and root is None:
-        raise UserError(f"dataset {name!r} needs a root: the {'.npz file' if name == 'npz' else 'folder'} to read")
+        what = ".npz file" if name == "npz" else "folder"
+        raise UserError(f"dataset {name!r} needs a root (--root, data.root): the {what} to read")
     if not 0 <= validation < 1:
         raise UserError(f"validation is the share of train to hold out, at least 0 and below 1, got {validation}")
     for option, value in (("size", size), ("limit", limit)):
@@ -128,8 +177,8 @@ def _check_options(
             raise UserError(f"{option} must be at least 1, got {value}")
 
 
-def _read(name: str, root: Path, *, size: int | None, download: bool) -> Parts:
-    read = DATASETS.get(name)
+def _read(name: str, root: Path, *, size: int | None, download: bool, test_only: bool = False) -> Parts:
+    read = partial(DATASETS.get(name), test_only=test_only)
     try:
         return read(root, size=size)
     except MissingData:
@@ -145,6 +194,7 @@ def _test_part(labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _with_test(name: str, parts: Parts) -> tuple[Split, Split]:
+    assert parts.train is not None
     if parts.test is not None:
         return parts.train, parts.test
     kept, held = _test_part(parts.train.labels)

@@ -51,7 +51,7 @@ def fetch(
         os.replace(part, path)
     except OSError as error:
         raise UserError(
-            f"cannot write {path} ({error.strerror or error}); free some space or give another root"
+            f"cannot write {path} ({error.strerror or error}); free some space, or give another folder with --root"
         ) from None
     return path
 

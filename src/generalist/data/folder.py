@@ -26,11 +26,16 @@ _SAMPLE = 32
 _MEMORY = 512 * 2**20
 
 
-def read_folder(root: Path, *, size: int | None) -> Parts:
+def read_folder(root: Path, *, size: int | None, test_only: bool = False) -> Parts:
     """train/<class>/* with test/ or val/ or both beside it, or only <class>/*."""
     if not root.is_dir():
         raise UserError(f"there is no folder {root}; give one that has train/<class>/ or <class>/ folders of images")
     named = {name: root / name for name in ("train", "test", "val") if (root / name).is_dir()}
+    if test_only:
+        tested = [named[name] for name in ("test", "val") if name in named]
+        if named and not tested:
+            warnings.warn(f"{root}: no test folder, so all images of train are used", DataWarning, stacklevel=5)
+        return _test_parts(tested[0] if tested else named.get("train", root), size=size, whole=not tested)
     if named and "train" not in named:
         raise UserError(
             f"{root} has {' and '.join(named)} but no train folder; put the training images in train/<class>/"
@@ -42,14 +47,21 @@ def read_folder(root: Path, *, size: int | None) -> Parts:
     return _parts(named, size=size)
 
 
-def read_imagenet(root: Path, *, size: int | None) -> Parts:
+def _test_parts(folder: Path, *, size: int | None, whole: bool) -> Parts:
+    parts = _parts({"train": folder}, size=size)
+    return Parts(parts.classes, None, parts.train, whole=whole)
+
+
+def read_imagenet(root: Path, *, size: int | None, test_only: bool = False) -> Parts:
     """train/<class>/*.JPEG and val/<class>/*.JPEG in root, or in root/imagenet; val is the test split."""
     for folder in (root, root / "imagenet"):
+        if test_only and (folder / "val").is_dir():
+            return _test_parts(folder / "val", size=size or _SIZE, whole=False)
         if all((folder / part).is_dir() for part in ("train", "val")):
             return _parts({"train": folder / "train", "test": folder / "val"}, size=size or _SIZE)
     raise MissingData(
         f"imagenet: no train/<class>/ and val/<class>/ in {root} or {root / 'imagenet'}; it cannot be downloaded here, "
-        f"get it from image-net.org by hand and give its folder as root"
+        f"get it from image-net.org by hand and say with --root or GENERALIST_DATA where it is"
     )
 
 

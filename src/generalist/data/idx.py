@@ -20,10 +20,11 @@ _FILES = (
 )
 
 
-def read_mnist_like(name: str, root: Path, folder: str, classes: tuple[str, ...]) -> Parts:
+def read_mnist_like(name: str, root: Path, folder: str, classes: tuple[str, ...], *, test_only: bool = False) -> Parts:
     """The two splits in root/folder/raw, or in root itself."""
-    paths = locate(name, [Layout(root / folder / "raw", _FILES), Layout(root, _FILES)])
-    return Parts(classes, _split(paths[0], paths[1]), _split(paths[2], paths[3]))
+    files = _FILES[2:] if test_only else _FILES
+    *train, images, labels = locate(name, [Layout(root / folder / "raw", files), Layout(root, files)])
+    return Parts(classes, _split(*train) if train else None, _split(images, labels))
 
 
 def _split(images: Path, labels: Path) -> ArraySplit:

@@ -41,7 +41,7 @@ def locate(name: str, layouts: Sequence[Layout]) -> list[Path]:
     also = f" (nor a whole copy in {', '.join(dict.fromkeys(others))})" if others else ""
     raise MissingData(
         f"{name}: no {', '.join(lacking)} in {nearest.folder}{also}; "
-        f"--download (download=True) fetches it, or give the folder that has it as root"
+        f"--download (download=True) fetches it, or --root or GENERALIST_DATA says which folder has it"
     )
 
 

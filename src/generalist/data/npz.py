@@ -1,7 +1,9 @@
 """Arrays in one .npz file."""
 
+import warnings
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,29 +11,50 @@ import torch
 from torch import Tensor
 
 from generalist.core.errors import UserError
-from generalist.data.splits import ArraySplit, Parts
+from generalist.data.splits import ArraySplit, DataWarning, Parts
 
 _CHANNELS = (1, 3)
 _MOST_CLASSES = 100_000
 _TRAIN = (("x_train", "y_train"), ("x", "y"), ("images", "labels"))
 
 
-def read_npz(path: Path) -> Parts:
+def read_npz(path: Path, *, test_only: bool = False) -> Parts:
     """x_train, y_train, x_test, y_test (and x_val, y_val), or x, y, or images, labels; optionally classes, layout."""
     arrays = _load(path)
     train = next((keys for keys in _TRAIN if keys[0] in arrays and keys[1] in arrays), None)
+    if test_only:
+        return _test_parts(path, arrays, train)
     if train is None:
         raise UserError(f"{path} has {', '.join(arrays) or 'nothing'}; it needs x_train and y_train, or x and y")
     splits = {keys: _split(path, arrays, *keys) for keys in (train, ("x_test", "y_test"), ("x_val", "y_val"))}
     found = [split for split in splits.values() if split is not None]
+    classes, numbered = _classes(path, arrays, [split.labels for split in found])
+    return Parts(classes, found[0], splits["x_test", "y_test"], splits["x_val", "y_val"], numbered=numbered)
+
+
+def _test_parts(path: Path, arrays: dict[str, np.ndarray], train: tuple[str, str] | None) -> Parts:
+    """x_test, y_test, or all images there are."""
+    tested = "x_test" in arrays or "y_test" in arrays
+    keys = ("x_test", "y_test") if tested else train
+    if keys is None:
+        raise UserError(f"{path} has {', '.join(arrays) or 'nothing'}; it needs x_test and y_test, or x and y")
+    if keys[0] == "x_train":
+        warnings.warn(f"{path}: no x_test, so all images of x_train are used", DataWarning, stacklevel=5)
+    split = _split(path, arrays, *keys)
+    assert split is not None
+    others = [_labels(path, y, arrays[y]) for _, y in (*_TRAIN, ("x_val", "y_val")) if y in arrays and y != keys[1]]
+    classes, numbered = _classes(path, arrays, [split.labels, *others])
+    return Parts(classes, None, split, numbered=numbered, whole=not tested)
+
+
+def _classes(path: Path, arrays: dict[str, np.ndarray], labels: Sequence[Tensor]) -> tuple[tuple[str, ...], bool]:
+    """The names of the classes, and whether they are only numbers."""
     if "classes" in arrays:
-        classes = tuple(str(name) for name in arrays["classes"].ravel())
-    else:
-        top = max((int(split.labels.max()) for split in found if len(split)), default=-1)
-        if top >= _MOST_CLASSES:
-            raise UserError(f"{path} has a label {top}; number the classes from 0")
-        classes = tuple(str(n) for n in range(top + 1))
-    return Parts(classes, found[0], splits["x_test", "y_test"], splits["x_val", "y_val"])
+        return tuple(str(name) for name in arrays["classes"].ravel()), False
+    top = max((int(part.max()) for part in labels if len(part)), default=-1)
+    if top >= _MOST_CLASSES:
+        raise UserError(f"{path} has a label {top}; number the classes from 0")
+    return tuple(str(n) for n in range(top + 1)), True
 
 
 def read_images(path: Path) -> tuple[Tensor, Tensor | None]:
@@ -56,7 +79,7 @@ def _load(path: Path) -> dict[str, np.ndarray]:
         with file:
             return {key: file[key] for key in file.files}
     except FileNotFoundError:
-        raise UserError(f"there is no file {path}; give an .npz file as root") from None
+        raise UserError(f"there is no file {path}; an .npz file is needed") from None
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UserError(f"{path} cannot be read ({reason}); save plain arrays with numpy.savez") from None

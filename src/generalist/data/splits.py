@@ -55,6 +55,10 @@ class Split(ABC):
     def _sampled(self, every: int) -> bytes:
         """Every so manyth image, as far as it tells images apart without decoding them."""
 
+    @abstractmethod
+    def labelled(self, labels: Tensor) -> "Split":
+        """The same images with other labels."""
+
 
 @dataclass(frozen=True, eq=False)
 class ArraySplit(Split):
@@ -88,6 +92,9 @@ class ArraySplit(Split):
     def _sampled(self, every: int) -> bytes:
         return self.images[::every].contiguous().numpy().tobytes()
 
+    def labelled(self, labels: Tensor) -> "ArraySplit":
+        return ArraySplit(self.images, labels)
+
 
 @dataclass(frozen=True, eq=False)
 class FileSplit(Split):
@@ -113,6 +120,9 @@ class FileSplit(Split):
     def _sampled(self, every: int) -> bytes:
         return "\n".join(os.path.basename(path) for path in self.paths).encode("utf-8", "surrogateescape")
 
+    def labelled(self, labels: Tensor) -> "FileSplit":
+        return FileSplit(self.paths, labels, self.size)
+
 
 def _check_count(count: int, labels: Tensor) -> None:
     if labels.dtype != torch.int64 or labels.dim() != 1:
@@ -132,12 +142,18 @@ def check_labels(name: str, part: str, labels: Tensor, classes: int) -> None:
 
 
 class Parts(NamedTuple):
-    """What a reader finds; parts that are not there are held out of train."""
+    """What a reader finds; parts that are not there are held out of train.
+
+    A reader that is asked for the test split only need not find a train split: where it has no test split, all of its
+    images are (`whole`). `numbered` classes have no names, only their numbers.
+    """
 
     classes: tuple[str, ...]
-    train: Split
+    train: Split | None
     test: Split | None = None
     validation: Split | None = None
+    numbered: bool = False
+    whole: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from generalist.data.locate import Layout, locate
 from generalist.data.splits import ArraySplit, Parts
 
 
-def read_svhn(root: Path, classes: tuple[str, ...]) -> Parts:
+def read_svhn(root: Path, classes: tuple[str, ...], *, test_only: bool = False) -> Parts:
     """The two .mat files in root/svhn, or in root itself."""
-    files = ("train_32x32.mat", "test_32x32.mat")
-    train, test = locate("svhn", [Layout(root / "svhn", files), Layout(root, files)])
-    return Parts(classes, _split(train), _split(test))
+    files = ("test_32x32.mat",) if test_only else ("train_32x32.mat", "test_32x32.mat")
+    *train, test = locate("svhn", [Layout(root / "svhn", files), Layout(root, files)])
+    return Parts(classes, _split(*train) if train else None, _split(test))
 
 
 def _split(path: Path) -> ArraySplit:

@@ -4,13 +4,14 @@ accuracy    natural and PGD, quick enough for training          attacked   a who
 suite       which attacks, which columns                        verdicts   on disk, checked before they are believed
 red_flags   signs that a figure is not what it seems            standing   how far it is, stage by stage
 records     on disk, read back only if their figures check      identity   which model a figure belongs to
+probe       what a model takes and gives, before attacks
 """
 
 from generalist.evaluation.accuracy import MEAN, UNION, Evaluation, evaluate_split, percent
 from generalist.evaluation.attacked import Attacked, evaluate_suite, save_attacked
 from generalist.evaluation.identity import model_hash, verdict_key
 from generalist.evaluation.records import read_record
-from generalist.evaluation.red_flags import Flag, examine_model
+from generalist.evaluation.red_flags import Flag, examine_model, no_weights
 from generalist.evaluation.standing import Ended, Standing
 from generalist.evaluation.suite import SUITE_NAMES, Stage, Suite, load_suite
 from generalist.evaluation.verdicts import Verdicts
@@ -32,6 +33,7 @@ __all__ = [
     "examine_model",
     "load_suite",
     "model_hash",
+    "no_weights",
     "percent",
     "read_record",
     "save_attacked",

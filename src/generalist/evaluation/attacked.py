@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from generalist.attacks import ATTACKS, counted_passes, misclassified, stage_streams
+from generalist.attacks import ATTACKS, counted_passes, stage_streams
+from generalist.attacks.view import filled, judged
 from generalist.core import ranks
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import write_atomically
@@ -22,7 +23,9 @@ from generalist.core.threat import Threat
 from generalist.data import Split, ordered
 from generalist.evaluation.accuracy import MEAN, UNION, interval, percent
 from generalist.evaluation.identity import model_hash, verdict_key
-from generalist.evaluation.red_flags import Flag, black_box, examine_model
+from generalist.evaluation.probe import IMAGES as PROBE_IMAGES
+from generalist.evaluation.probe import probe
+from generalist.evaluation.red_flags import Flag, black_box, examine_model, large_eps, nan_logits, no_gradient
 from generalist.evaluation.standing import Board, Pace, Progress
 from generalist.evaluation.suite import Stage, Suite
 from generalist.evaluation.verdicts import LARGEST, Verdicts, example_ids
@@ -53,11 +56,13 @@ class Attacked:
     seed: int
     model: str
     flags: Sequence[Flag] = ()
+    notes: Sequence[str] = ()
     x_adv: Mapping[Threat, Tensor] = field(default_factory=dict)
     largest: Mapping[Threat, float] = field(default_factory=dict)
     date: str = ""
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
+    undefined: int = 0  # clean images whose logits are NaN
 
     def robust(self, threat: Threat, column: str) -> Tensor:
         """[N]: right unattacked and after every stage of the column."""
@@ -120,6 +125,7 @@ class Attacked:
             "cpu_seconds": round(self.cpu_seconds, 3),
             "costs": {str(threat): dict(costs) for threat, costs in self.costs.items()},
             "red_flags": [flag.record() for flag in self.flags],
+            "notes": list(self.notes),
             "examples": list(self.examples),
             "per_image": {
                 "natural": self.natural.int().tolist(),
@@ -142,25 +148,49 @@ def evaluate_suite(
     keep_images: bool = False,
     progress: Progress | None = None,
 ) -> Attacked:
-    """The suite's verdicts and the red flags. Verdicts found in `cache` are not computed again."""
+    """The suite's verdicts and the red flags. Verdicts found in `cache` are not computed again.
+
+    The model is probed first: one that cannot be attacked is refused, one that has to be adapted is, and says so.
+    """
     wall, cpu = time.perf_counter(), time.process_time()
+    if not isinstance(model, nn.Module):
+        raise UserError(f"a {type(model).__name__} cannot be evaluated; give a torch.nn.Module that returns logits")
+    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    some = min(FLAG_IMAGES, limit or FLAG_IMAGES)
+    batch = next(ordered(split, batch_size=some, device=device, workers=workers, limit=some))
+    seeing = any(stage.attack not in BLACK_BOX for stage in suite.stages)
+    probed = probe(model, filled(batch.x[:PROBE_IMAGES]), split.labels[:limit], gradients=seeing)
+    model = probed.model
+    early = [*probed.flags, *(flag for threat in threats if (flag := large_eps(threat)) is not None)]
+    for message in [*probed.notes, *(flag.message for flag in early)] if ranks.leads() else ():
+        warnings.warn(message, stacklevel=2)  # at once: the attacks may take hours
     key = verdict_key(model, split.shape) if cache is not None else ""
     attacked = attack_suite(
         model, split, suite, threats=threats, batch_size=batch_size, limit=limit, workers=workers,
         verdicts=Verdicts(cache, model=key, seed=seed), keep_images=keep_images, progress=progress,
     )  # fmt: skip
-    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
-    some = min(FLAG_IMAGES, limit or FLAG_IMAGES)
-    batch = next(ordered(split, batch_size=some, device=device, workers=workers, limit=some))
-    flags = examine_model(model, batch.x, batch.y, threat=threats[0], seed=seed)
-    flags += [flag for threat in threats if (flag := _black_box(attacked, threat)) is not None]
+    flags = examine_model(model, batch.x, batch.y, threat=threats[0], seed=seed, differentiable=probed.differentiable)
+    flags += [] if probed.differentiable else [no_gradient()]
+    flags += [nan_logits(attacked.undefined, "clean")] if attacked.undefined else []
+    for threat in threats:
+        found = _nan_logits(attacked, threat), _black_box(attacked, threat)
+        flags += [flag for flag in found if flag is not None]
     return replace(
         attacked,
-        flags=tuple(flags),
+        flags=(*early, *flags),
+        notes=probed.notes,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         wall_seconds=time.perf_counter() - wall,
         cpu_seconds=sum(ranks.gathered(time.process_time() - cpu)),
     )
+
+
+def _nan_logits(attacked: Attacked, threat: Threat) -> Flag | None:
+    """Costs are of all images ever attacked, and without a cascade several stages break the same ones."""
+    counts = [int(cost.get("nan", 0)) for cost in attacked.costs[threat].values()]
+    wrong = torch.stack([verdicts == 0 for verdicts in attacked.verdicts[threat].values()]).any(0)
+    found = min(int(wrong.sum()), sum(counts) if attacked.suite.cascade else max(counts))
+    return nan_logits(found, f"attacked ({threat})") if found else None
 
 
 def _black_box(attacked: Attacked, threat: Threat) -> Flag | None:
@@ -194,7 +224,7 @@ def attack_suite(
     if not threats:
         raise UserError("an evaluation needs at least one threat, such as linf:8/255")
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
-    natural, examples, images, labels = _natural(model, split, batch_size, limit, workers, device)
+    natural, undefined, examples, images, labels = _natural(model, split, batch_size, limit, workers, device)
     store = Verdicts(None, model=verdicts.model, seed=verdicts.seed) if keep_images else verdicts
     board = Board(suite, threats, natural, int(labels.max()) + 1, progress if ranks.leads() else None)
     work = _Work(model, images, labels, examples, store, batch_size, keep_images, board, device)
@@ -216,8 +246,10 @@ def attack_suite(
             alive &= done.verdicts != 0
             robust = alive if suite.cascade else natural & (done.verdicts != 0)
             board.end(stage, threat, robust, seconds=time.perf_counter() - started)
-    name = model_hash(model)
-    return Attacked(suite, natural, result, costs, examples, labels, verdicts.seed, name, x_adv=x_adv, largest=largest)
+    return Attacked(
+        suite, natural, result, costs, examples, labels, verdicts.seed, model_hash(model), x_adv=x_adv, largest=largest,
+        undefined=undefined,
+    )  # fmt: skip
 
 
 @dataclass
@@ -272,7 +304,7 @@ class _Work:
         mine, wrong = sample[ranks.rank() :: ranks.world()], False
         if len(mine):
             x, y = self.images[mine].to(self.device), self.labels[mine].to(self.device)
-            _, robust, _ = _attack(self.model, x, y, stage, threat, self.store.seed)
+            _, robust, *_ = _attack(self.model, x, y, stage, threat, self.store.seed)
             wrong = bool((robust.cpu() != found[mine].bool()).any())
         if not any(ranks.gathered(wrong)):
             return True
@@ -288,11 +320,12 @@ class _Work:
         x, y = self.images[rows].to(self.device), self.labels[rows].to(self.device)
         started = time.perf_counter()
         with counted_passes() as passes, pace.batch(len(rows), passes):
-            attacked, robust, largest = _attack(self.model, x, y, stage, threat, self.store.seed)
+            attacked, robust, largest, undefined = _attack(self.model, x, y, stage, threat, self.store.seed)
         spent = {
             "seconds": time.perf_counter() - started,
             "forward": passes.forward,
             "backward": passes.backward,
+            "nan": undefined,
             LARGEST: largest,
         }
         verdicts = robust.cpu().to(torch.int8)
@@ -309,20 +342,22 @@ def _spread(found: Tensor, *, most: int) -> Tensor:
 
 def _natural(
     model: nn.Module, split: Split, batch_size: int, limit: int | None, workers: int, device: torch.device
-) -> tuple[Tensor, list[str], Tensor, Tensor]:
-    right, names, images, labels = [], list[str](), [], []
+) -> tuple[Tensor, int, list[str], Tensor, Tensor]:
+    right, undefined, names, images, labels = [], 0, list[str](), [], []
     for x, y, *_ in ordered(split, batch_size=batch_size, device=device, workers=workers, limit=limit):
-        right.append(~misclassified(model, x, y).cpu())
+        wrong, nan = judged(model, x, y)
+        right.append(~wrong.cpu())
+        undefined += int(nan.sum())
         names += example_ids(x, y)
         images.append(x.cpu())
         labels.append(y.cpu())
-    return torch.cat(right), names, torch.cat(images), torch.cat(labels)
+    return torch.cat(right), undefined, names, torch.cat(images), torch.cat(labels)
 
 
 def _attack(
     model: nn.Module, x: Tensor, y: Tensor, stage: Stage, threat: Threat, seed: int
-) -> tuple[Tensor, Tensor, float]:
-    """The attacked images, which of them survive, and the largest perturbation.
+) -> tuple[Tensor, Tensor, float, int]:
+    """The attacked images, which of them survive, the largest perturbation, and how many images have NaN logits.
 
     All is recomputed on what came back, which must lie in ball and box.
     """
@@ -332,7 +367,8 @@ def _attack(
     far = largest > threat.radius * (1 + BALL_TOLERANCE)
     if far or attacked.min() < 0 or attacked.max() > 1 or not torch.isfinite(attacked).all():
         raise RunError(f"attack {stage.label} left the ball {threat} or the box; its verdicts would be worthless")
-    return attacked, ~misclassified(model, attacked, y), largest
+    wrong, undefined = judged(model, attacked, y)
+    return attacked, ~wrong, largest, int(undefined.sum())
 
 
 def save_attacked(path: Path, results: Mapping[str, Attacked]) -> None:

@@ -1,6 +1,5 @@
 """Signs that a robustness figure is not what it seems (Carlini et al. 2019; Croce et al. 2022)."""
 
-import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -20,6 +19,16 @@ HUGE_EPS_ACCURACY = 5.0
 TRAIN_MODE_POINTS = 15.0
 BLACK_BOX_SHARE = 0.005
 FEWER_STEPS_POINTS = 1.0
+NORMALISATION_POINTS = 15.0
+BATCH_SHARE = 1e-3  # of the largest logit: more than rounding
+STATISTICS = {
+    "to [-1, 1]": ((0.5,), (0.5,)),
+    "to [0, 255]": ((0.0,), (1 / 255,)),
+    "as for MNIST": ((0.1307,), (0.3081,)),
+    "as for CIFAR-10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "as for ImageNet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+"""Mean and deviation that networks are commonly trained with."""
 
 
 @dataclass(frozen=True)
@@ -33,17 +42,59 @@ class Flag:
         return asdict(self)
 
 
-def examine_model(model: nn.Module, x: Tensor, y: Tensor, *, threat: Threat, seed: int = 0) -> list[Flag]:
-    """What a model shows on a few hundred images, whatever attacks follow."""
-    checks: list[Callable[[], Flag | None]] = [
-        lambda: not_deterministic(model, x),
-        lambda: probabilities(model, x),
-        lambda: zero_gradients(model, x, y),
-        lambda: huge_eps(model, x, y, threat=threat, seed=seed),
-        lambda: fewer_steps(model, x, y, threat=threat, seed=seed),
-        lambda: train_mode(model, x, y),
-    ]
-    return [flag for check in checks if (flag := check()) is not None]
+def examine_model(
+    model: nn.Module, x: Tensor, y: Tensor, *, threat: Threat, seed: int = 0, differentiable: bool = True
+) -> list[Flag]:
+    """What a model shows on a few hundred images, whatever attacks follow; a check that fails is a flag as well."""
+    checks: dict[str, Callable[[], Flag | None]] = {
+        "probabilities": lambda: probabilities(model, x),
+        "log_probabilities": lambda: log_probabilities(model, x),
+        "normalisation": lambda: normalisation(model, x, y),
+        "train_mode": lambda: train_mode(model, x, y),
+    }
+    if differentiable:
+        checks |= {
+            "zero_gradients": lambda: zero_gradients(model, x, y),
+            "huge_eps": lambda: huge_eps(model, x, y, threat=threat, seed=seed),
+            "fewer_steps": lambda: fewer_steps(model, x, y, threat=threat, seed=seed),
+        }
+    flags = [checked(name, check) for name, check in checks.items()]
+    return [flag for flag in flags if flag is not None]
+
+
+def checked(name: str, check: Callable[[], Flag | None]) -> Flag | None:
+    """Any model at all may come here: what goes wrong in a check must not cost the verdicts."""
+    try:
+        return check()
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        return Flag("check_failed", f"the check {name} could not be made ({type(error).__name__}: {reason})")
+
+
+def large_eps(threat: Threat) -> Flag | None:
+    """A radius that no pixel has room for was most likely meant in steps of 255."""
+    if threat.norm != "linf" or threat.eps <= 1:
+        return None
+    return Flag(
+        "large_eps",
+        f"{threat} is more than the whole range of a pixel, 0 to 1; was linf:{_number(threat.eps)}/255 meant?",
+    )
+
+
+def _number(value: Fraction) -> str:
+    return str(value) if value.denominator == 1 else f"{float(value):g}"
+
+
+def no_weights(name: str) -> Flag:
+    return Flag("no_weights", f"no weights were given: {name} is random, unless it loads weights by itself")
+
+
+def no_gradient() -> Flag:
+    return Flag("no_gradient", "the model has no gradient: only black-box attacks were made, which find less")
+
+
+def nan_logits(count: int, which: str) -> Flag:
+    return Flag("nan", f"the logits of {count} {which} images are NaN, which counts as wrong")
 
 
 @torch.no_grad()
@@ -56,12 +107,62 @@ def not_deterministic(model: nn.Module, x: Tensor) -> Flag | None:
 
 
 @torch.no_grad()
+def batch_dependent(model: nn.Module, x: Tensor) -> Flag | None:
+    """Each image among others of another kind: its logits must stay what they are."""
+    others = torch.cat([x[:1], 1 - x[1:]])
+    with frozen(model), unchanged_rng():
+        first, again, other = steady_forward(model, x), steady_forward(model, x), steady_forward(model, others)
+    noise = (first - again).abs().amax()
+    if (first[0] - other[0]).abs().amax() <= noise + BATCH_SHARE * first[0].abs().amax():
+        return None
+    return Flag(
+        "batch_dependent",
+        "an image's logits depend on the other images of its batch, as with BatchNorm that has no running statistics: "
+        "its verdict is not its own",
+    )
+
+
+@torch.no_grad()
 def probabilities(model: nn.Module, x: Tensor) -> Flag | None:
     with frozen(model):
         out = steady_forward(model, x)
     if out.min() < 0 or (out.sum(1) - 1).abs().max() > 1e-3:
         return None
     return Flag("probabilities", "the outputs look like probabilities, not logits: losses saturate on them")
+
+
+@torch.no_grad()
+def log_probabilities(model: nn.Module, x: Tensor) -> Flag | None:
+    with frozen(model):
+        out = steady_forward(model, x)
+    if out.max() > 0 or out.logsumexp(1).abs().max() > 1e-3:
+        return None
+    return Flag(
+        "log_probabilities",
+        "the outputs look like log-probabilities, not logits: attacks work on them, but confident ones round to 0",
+    )
+
+
+@torch.no_grad()
+def normalisation(model: nn.Module, x: Tensor, y: Tensor) -> Flag | None:
+    """A model that is much better on normalised images was trained on them, and lacks its normalisation here."""
+    as_given = _accuracy(model, x, y)
+    best, accuracy, numbers = "", as_given, ["", ""]
+    for name, (mean, std) in STATISTICS.items():
+        if len(mean) not in (1, x.shape[1]):
+            continue
+        shift, scale = (x.new_tensor(values).view(-1, 1, 1) for values in (mean, std))
+        found = _accuracy(model, (x - shift) / scale, y)
+        if found > accuracy:
+            best, accuracy = name, found
+            numbers = [",".join(f"{v:.4g}" for v in values) for values in (mean, std)]
+    if accuracy < as_given + NORMALISATION_POINTS:
+        return None
+    return Flag(
+        "normalisation",
+        f"clean accuracy is {as_given:.1f} %, and {accuracy:.1f} % on images normalised {best}: the model lacks its "
+        f"normalisation; give --mean {numbers[0]} --std {numbers[1]}",
+    )
 
 
 def zero_gradients(model: nn.Module, x: Tensor, y: Tensor) -> Flag | None:
@@ -92,14 +193,24 @@ def fewer_steps(model: nn.Module, x: Tensor, y: Tensor, *, threat: Threat, seed:
 
 @torch.no_grad()
 def train_mode(model: nn.Module, x: Tensor, y: Tensor) -> Flag | None:
-    """On a copy: a pass in train mode changes running statistics."""
-    evaluated = (~misclassified(model, x, y)).float().mean().item() * 100
-    other = copy.deepcopy(model).train()
-    with unchanged_rng():
-        trained = (other(x).argmax(1) == y).float().mean().item() * 100
+    """BatchNorm by the batch instead of by its running statistics; dropout is meant to differ and stays out of it."""
+    evaluated = _accuracy(model, x, y)
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    before = [(buffer, buffer.clone()) for norm in norms for buffer in norm.buffers()]
+    with frozen(model), unchanged_rng():
+        try:
+            for norm in norms:
+                norm.train()
+            trained = (steady_forward(model, x).argmax(1) == y).float().mean().item() * 100
+        finally:
+            for buffer, value in before:
+                buffer.copy_(value)
     if abs(evaluated - trained) < TRAIN_MODE_POINTS:
         return None
-    return Flag("train_mode", f"clean accuracy is {evaluated:.1f} % in eval mode and {trained:.1f} % in train mode")
+    return Flag(
+        "train_mode",
+        f"clean accuracy is {evaluated:.1f} %, with BatchNorm in train mode {trained:.1f} %: its statistics do not fit",
+    )
 
 
 def black_box(natural: Tensor, white_box: Tensor, black_box_broken: Tensor) -> Flag | None:
@@ -110,6 +221,10 @@ def black_box(natural: Tensor, white_box: Tensor, black_box_broken: Tensor) -> F
     return Flag(
         "black_box", f"a black-box attack breaks {beaten} images that no gradient attack breaks: masked gradients"
     )
+
+
+def _accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
+    return (~misclassified(model, x, y)).float().mean().item() * 100
 
 
 def _pgd_accuracy(

@@ -25,7 +25,7 @@ VERSION = 2
 LARGEST = "largest"
 """In a row: the norm of the largest perturbation of its images."""
 
-COSTS = ("seconds", "forward", "backward")
+COSTS = ("seconds", "forward", "backward", "nan")
 
 
 def example_ids(x: Tensor, y: Tensor) -> list[str]:

@@ -9,7 +9,8 @@ from torch import nn
 
 from generalist.core.errors import UserError, shown, unknown
 from generalist.core.rng import derive
-from generalist.models.foreign import callable_builder, timm_builder
+from generalist.models.foreign import callable_builder, is_foreign, timm_builder
+from generalist.models.layout import prefers_channels_last
 from generalist.models.normalize import normalization
 from generalist.models.registry import MODELS
 from generalist.models.spec import Classifier, ModelSpec
@@ -30,7 +31,10 @@ def build_model(
     seed: int = 0,
     **options: Any,
 ) -> Classifier:
-    """The model of that name, channels-last, with normalisation inside; its weights depend on `seed` alone."""
+    """The model of that name with normalisation inside; its weights depend on `seed` alone.
+
+    It is channels-last, unless it is somebody else's and a probe does not show that it works so.
+    """
     for field, value in (("classes", classes), ("channels", channels), ("size", size)):
         if value < 1:
             raise UserError(f"model {name!r} with {field}={value}; it must be 1 or more")
@@ -58,8 +62,11 @@ def build_model(
         std=None if std is None else tuple(map(float, std)),
         options=knobs,
     )
-    model = Classifier(normalize=normalize, network=network, spec=spec)
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing from torch's stubs
+    x = torch.rand(2, channels, size, size, generator=torch.Generator())
+    fast = not is_foreign(name) or prefers_channels_last(network, x)
+    model = Classifier(normalize=normalize, network=network, spec=spec, contiguous=not fast)
+    if fast:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # missing from torch's stubs
     return model
 
 

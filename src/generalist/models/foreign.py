@@ -17,6 +17,11 @@ from generalist.core.errors import UserError, unknown
 Builder = Callable[..., nn.Module]
 
 
+def is_foreign(name: str) -> bool:
+    """Whether a model's name is of the kind `timm/<name>` or `module:callable`."""
+    return ":" in name or name.startswith("timm/")
+
+
 def timm_builder(name: str, options: Mapping[str, Any]) -> Builder:
     """The builder of a timm network with random weights."""
     try:

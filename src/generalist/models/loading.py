@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,12 +10,12 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from generalist.core.errors import UserError
 from generalist.core.files import digest, read_json, seal_holds, sealed, write_atomically
-from generalist.core.types import StateTree
 from generalist.models.building import build_from_spec, build_model
+from generalist.models.checkpoints import load_checkpoint_
 from generalist.models.matching import load_matching_
 from generalist.models.spec import Classifier, ModelSpec
 
@@ -22,8 +23,7 @@ __all__ = ["ModelSpec", "build_model", "load_model", "load_weights", "save_model
 
 FORMAT_VERSION = 2
 OLDER_VERSIONS = (1,)  # without a digest of the card itself
-_NESTINGS = ("state_dict", "model_state_dict", "model", "net")
-_WRAPPERS = ("module.", "_orig_mod.")
+_TORCH_FILES = (".pt", ".pth", ".ckpt", ".model", ".bin", ".th", ".tar")
 
 
 def save_model(model: nn.Module, path: str | Path, *, extra: Mapping[str, Any] | None = None) -> Path:
@@ -63,6 +63,7 @@ def load_model(path: str | Path) -> Classifier:
     if len(dtypes) == 1:  # what was saved in float64 comes back in float64
         model = model.to(dtypes.pop())
     load_matching_(model, state, source=str(weights))
+    model.trained_on = _trained_on(card, described["extra"], model.spec)
     return model.eval()
 
 
@@ -72,50 +73,35 @@ def check_saved(path: str | Path) -> None:
     _read_described(weights, card, _read_card(card))
 
 
+def _trained_on(card: Path, extra: Mapping[str, Any], spec: ModelSpec) -> Mapping[str, Any]:
+    data = extra.get("data") or {} if isinstance(extra, Mapping) else None
+    if not isinstance(data, Mapping) or not isinstance(data.get("root"), str | None):
+        raise UserError(f"{card} does not say what its model was trained on; save the model again")
+    classes = data.get("classes")
+    if classes is not None and (not isinstance(classes, list) or len(classes) != spec.classes):
+        raise UserError(f"{card} does not name the {spec.classes} classes of its model; save the model again")
+    return data
+
+
 def read_extra(path: str | Path) -> dict[str, Any]:
     """The `extra` that was saved beside a model."""
     return _read_card(_files(path)[1])["extra"]
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Load a foreign checkpoint (.safetensors, .pt, .pth) into a model, pairing by name."""
+    """Load a foreign checkpoint into a model, pairing by name under whatever prefix; see `checkpoints`."""
     path = Path(path)
     if path.suffix == ".safetensors":
         _, card = _files(path)
         packed = _read_described(path, card, _read_card(card)) if card.is_file() else _read(path)
         tree: Any = _decode(path, lambda: safetensors.torch.load(packed))
-    elif path.suffix in (".pt", ".pth"):
+    elif path.suffix in _TORCH_FILES:
         if not path.is_file():
             raise UserError(f"{path} does not exist")
         tree = _decode(path, lambda: torch.load(path, map_location="cpu", weights_only=True))
     else:
-        raise UserError(f"{path}: weights are read from .safetensors, .pt or .pth")
-    load_matching_(model, _rename(_unwrap(tree, path), set(model.state_dict())), source=str(path))
-
-
-def _unwrap(tree: Any, path: Path) -> StateTree:
-    """The named tensors inside a checkpoint, out of the usual nestings and wrappers."""
-    while isinstance(tree, Mapping):
-        inner = next((tree[key] for key in _NESTINGS if isinstance(tree.get(key), Mapping)), None)
-        if inner is None:
-            break
-        tree = inner
-    if not isinstance(tree, Mapping) or not tree or not all(isinstance(value, Tensor) for value in tree.values()):
-        raise UserError(f"{path} holds no state_dict; looked at its top and under {', '.join(_NESTINGS)}")
-    state = {str(name): value for name, value in tree.items()}
-    while prefix := next((p for p in _WRAPPERS if all(name.startswith(p) for name in state)), None):
-        state = {name.removeprefix(prefix): value for name, value in state.items()}
-    return state
-
-
-def _rename(state: StateTree, wanted: set[str]) -> StateTree:
-    """With or without our "network." before every name, whichever fits more of them."""
-    candidates = [
-        state,
-        {f"network.{name}": value for name, value in state.items()},
-        {name.removeprefix("network."): value for name, value in state.items()},
-    ]
-    return max(candidates, key=lambda candidate: len(wanted & candidate.keys()))
+        raise UserError(f"{path}: weights are read from .safetensors, {', '.join(_TORCH_FILES)}")
+    load_checkpoint_(model, tree, source=str(path))
 
 
 def _files(path: str | Path) -> tuple[Path, Path]:
@@ -162,7 +148,12 @@ def _read_card(card: Path) -> dict[str, Any]:
 def _decode(path: Path, read: Callable[[], Any]) -> Any:
     try:
         return read()
-    except pickle.UnpicklingError:
-        raise UserError(f"{path} is damaged or refused for holding Python objects; save its state_dict alone") from None
+    except pickle.UnpicklingError as error:
+        named = re.search(r"GLOBAL (\S+)", str(error))
+        what = f"Python objects ({named[1]})" if named else "Python objects"
+        raise UserError(
+            f"{path} is damaged, or refused for holding {what}, which could run code; where it comes from somebody you "
+            f"trust, save its state_dict alone: torch.save(model.state_dict(), 'weights.pt')"
+        ) from None
     except Exception as error:
         raise UserError(f"{path} cannot be read as a checkpoint ({type(error).__name__}); is it damaged?") from None

@@ -18,7 +18,7 @@ _IN_PLACE = {operator.iadd, operator.isub, operator.imul, operator.itruediv}
 _FUNCTIONS = {operator.add, operator.sub, operator.mul, operator.truediv, operator.neg} | _IN_PLACE
 _FUNCTIONS |= {torch.add, torch.sub, torch.mul, torch.div, torch.neg, torch.relu, torch.sigmoid, torch.tanh}
 _FUNCTIONS |= {F.relu, F.relu6, F.leaky_relu, F.elu, F.gelu, F.silu, F.mish, F.softplus, F.hardswish, F.hardtanh}
-_METHODS = {"add", "sub", "mul", "div", "neg", "relu", "sigmoid", "tanh"}
+_METHODS = {"add", "sub", "mul", "div", "neg", "relu", "sigmoid", "tanh", "contiguous"}
 
 Pair = tuple[int, ...]
 """Down and across."""
@@ -114,7 +114,7 @@ def pointwise(node: fx.Node, traced: fx.GraphModule) -> Callable[..., Tensor] | 
     if node.op == "call_function" and node.target in _FUNCTIONS:
         return cast(Callable[..., Tensor], node.target)
     if node.op == "call_method" and node.target in _METHODS:
-        return getattr(torch, str(node.target))
+        return cast(Callable[..., Tensor], getattr(Tensor, str(node.target)))
     return None
 
 

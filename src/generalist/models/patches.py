@@ -36,7 +36,8 @@ class Patchable:
         root, self._model = Root(model).eval(), model
         self._traced = without_identities(fx.GraphModule(root, Tracer().trace(root)))
         self._shapes: dict[fx.Node, torch.Size] = {}
-        logits = _Notes(self._traced, lambda node, value: self._shapes.update({node: value.shape})).run(x)
+        self._contiguous: set[fx.Node] = set()
+        logits = _Notes(self._traced, self._note_).run(x)
         # What draws random numbers, or counts its calls, was traced as it was once.
         self._faithful = _alike(logits, model(x))
 
@@ -54,11 +55,16 @@ class Patchable:
 
     def around(self, x: Tensor, side: int) -> "Patches | None":
         """Ready for windows of this side in these images; None where that would hardly be faster."""
-        plan = _Plan(self._traced, self._shapes, side)
+        plan = _Plan(self._traced, self._shapes, self._contiguous, side)
         if plan.saved < max(WORTHWHILE[0], WORTHWHILE[1] * plan.all):
             return None
         patches = Patches(plan, x)
         return patches if self._stand_a_test(patches, x, side) else None
+
+    def _note_(self, node: fx.Node, value: Tensor) -> None:
+        self._shapes[node] = value.shape
+        if value.is_contiguous():
+            self._contiguous.add(node)
 
     def _stand_a_test(self, patches: "Patches", x: Tensor, side: int) -> bool:
         """What the model changes in place under another name does not show in its graph, but here."""
@@ -93,7 +99,9 @@ class Patches:
 
         for node, step in self._plan.steps:
             patches[node] = step(read)
-        return cast(Tensor, self._plan.tail(*map(read, self._plan.handed_over)))
+        return cast(
+            Tensor, self._plan.tail(*(self._plan.laid_out(crop, read(crop)) for crop in self._plan.handed_over))
+        )
 
     def take_(self, which: Tensor) -> None:
         """These images of the last call [k], no two of the same row, are the known ones of their rows from now on."""
@@ -166,8 +174,10 @@ class _Crop:
 class _Plan:
     """Which nodes are done in patches, for windows of one side, and how."""
 
-    def __init__(self, traced: fx.GraphModule, shapes: dict[fx.Node, torch.Size], side: int) -> None:
-        self.traced, self._shapes = traced, shapes
+    def __init__(
+        self, traced: fx.GraphModule, shapes: dict[fx.Node, torch.Size], contiguous: set[fx.Node], side: int
+    ) -> None:
+        self.traced, self._shapes, self._contiguous = traced, shapes, contiguous
         self.input = next(node for node in traced.graph.nodes if node.op == "placeholder")
         self._reach: dict[fx.Node, _Reach] = {}
         height, width = shapes[self.input][2:]
@@ -201,6 +211,10 @@ class _Plan:
         cells = _all_of(corners[:, 0] * across.size + corners[:, 1], torch.arange(down.side) * across.size)
         cells = _all_of(cells, torch.arange(across.side)).view(count, 1, -1).expand(-1, channels, -1)
         return images.flatten(2).gather(2, cells).view(count, channels, down.side, across.side)
+
+    def laid_out(self, crop: _Crop, maps: Tensor) -> Tensor:
+        """As the model has them in memory: some code can view only what is contiguous."""
+        return maps.contiguous() if crop.source in self._contiguous else maps
 
     def _needed(self, node: fx.Node, sliding: Sliding) -> int:
         sizes = self._shapes[cast(fx.Node, node.args[0])][2:]

@@ -1,5 +1,6 @@
 """What a model is, in a form that survives JSON, and the module that carries it."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -43,13 +44,19 @@ class ModelSpec:
 
 
 class Classifier(nn.Module):
-    """Images in [0, 1] → logits: normalisation and network in one."""
+    """Images in [0, 1] → logits: normalisation and network in one.
 
-    def __init__(self, *, normalize: nn.Module, network: nn.Module, spec: ModelSpec) -> None:
+    `contiguous` is for networks that do not work channels-last; `trained_on` is what a card says
+    of the data: its name, its root, and the names of the classes in their order.
+    """
+
+    def __init__(self, *, normalize: nn.Module, network: nn.Module, spec: ModelSpec, contiguous: bool = False) -> None:
         super().__init__()
         self.normalize = normalize
         self.network = network
         self.spec = spec
+        self.contiguous = contiguous
+        self.trained_on: Mapping[str, Any] = {}
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.network(self.normalize(x))
+        return self.network(self.normalize(x.contiguous() if self.contiguous else x))

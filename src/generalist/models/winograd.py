@@ -46,8 +46,11 @@ class WinogradConv2d(nn.Conv2d):
             return super().forward(x)
         forth = self._weight(back=False)
         if not x.requires_grad or not torch.is_grad_enabled():
-            return convolve(x, forth, self.bias)
-        return cast(Tensor, _Convolution.apply(x, self.bias, forth, self._weight(back=True)))
+            found = convolve(x, forth, self.bias)
+        else:
+            found = cast(Tensor, _Convolution.apply(x, self.bias, forth, self._weight(back=True)))
+        # a model that is not channels-last may view what comes out as one row an image
+        return found.contiguous() if self.weight.is_contiguous() else found
 
     def _weight(self, *, back: bool) -> Tensor:
         made_from = id(self.weight), self.weight.data_ptr(), self.weight._version
