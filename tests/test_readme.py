@@ -1,7 +1,7 @@
 """The README runs from top to bottom as it is printed, in one folder.
 
 Bash and Python blocks are run, YAML blocks are read as recipes; blocks of no language are not for running. Training is
-cut to two epochs, and the files that a reader is said to have (somebody else's model) are made here.
+cut to two epochs of 200 images, and the files that a reader is said to have (somebody else's model) are made here.
 """
 
 import os
@@ -18,6 +18,7 @@ import generalist
 from generalist.catalogue import load_recipe
 
 README = Path(__file__).parents[1] / "README.md"
+SHORT = ["training.epochs=2", "data.limit=200"]
 FOREIGN = """
 from torch import nn
 
@@ -34,8 +35,9 @@ def blocks() -> list[tuple[str, str]]:
 
 def shortened(language: str, text: str) -> str:
     if language == "bash":
-        return re.sub(r"^(generalist train [^#\n]*)", r"\1 --set training.epochs=2 ", text, flags=re.MULTILINE)
-    return re.sub(r"(generalist\.train\([^\n]*)\)", r'\1, overrides=["training.epochs=2"])', text)
+        changes = " ".join(f"--set {change}" for change in SHORT)
+        return re.sub(r"^(generalist train [^#\n]*)", rf"\1 {changes} ", text, flags=re.MULTILINE)
+    return re.sub(r"(generalist\.train\([^\n]*)\)", rf"\1, overrides={SHORT})", text)
 
 
 @pytest.fixture
