@@ -12,7 +12,7 @@ from torch import nn
 
 from generalist import Threat, build_model
 from generalist.attacks.fab import fab_distance, fab_t
-from generalist.attacks.view import counted_passes
+from generalist.attacks.view import counted_passes, misclassified
 from generalist.core.errors import UserError
 from generalist.core.rng import ImageStreams
 
@@ -208,7 +208,7 @@ def test_few_classes_colours_and_a_batch_of_one(norm, classes, channels):
     y = model(x).argmax(1)
     x_adv, distance = fab_distance(model, x, y, threat=THREATS[norm], steps=20)
     assert distance.isfinite().all()
-    assert (model(x_adv).argmax(1) != y).all()
+    assert misclassified(model, x_adv, y).all()  # which rounds alike in a batch of any size; these are on the boundary
     alone, _ = fab_distance(model, x[:1], y[:1], threat=THREATS[norm], steps=20)
     torch.testing.assert_close(alone, x_adv[:1], atol=1e-4, rtol=0)
     assert fab_t(model, x[:0], y[:0], threat=THREATS[norm]).shape == x[:0].shape

@@ -19,10 +19,8 @@ def prefers_channels_last(network: nn.Module, x: Tensor) -> bool:
             plain, other = copy.deepcopy(network), _channels_last(copy.deepcopy(network))
             y = x.contiguous(memory_format=torch.channels_last)
             same = alike(plain.eval()(x.contiguous()), other.eval()(y))
-            if same:
-                other.train()(
-                    y
-                )  # training takes paths that evaluation does not; dropout differs, so it only has to run
+            if same:  # training takes paths that evaluation does not; dropout differs, so it only has to run
+                other.train()(y)
         return same
     except Exception:
         # Any network at all may come here, and what cannot be run fails in any way at all.
