@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from generalist.core.errors import UserError, unknown
+from generalist.core.files import digest
 from generalist.evaluation import SUITE_NAMES, load_suite, model_hash, read_record
 from generalist.report.compare import Comparison, Entry, distinct_names, make_comparison
 from generalist.report.paper import method_of, network_of, paper_table
@@ -108,6 +109,11 @@ def _entry(run: Run, name: str, suite: str) -> Entry:
 def _outdated(run: Run, path: Path, record: dict[str, Any]) -> bool:
     """Whether the record is of another model than the run has now."""
     model = run.folder / "models" / "global.safetensors"
-    if not model.is_file() or model.stat().st_mtime <= path.stat().st_mtime:
+    if not model.is_file():
+        return False
+    weights = record.get("weights")
+    if weights is not None:
+        return bool(weights["sha256"] != digest(model.read_bytes()))
+    if model.stat().st_mtime <= path.stat().st_mtime:
         return False  # the file's time may be that of a copy, so a newer one is only a reason to look
     return model_hash(run.model()) != record.get("model_sha256")

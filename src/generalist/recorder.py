@@ -119,7 +119,8 @@ class Recorder:
 @contextmanager
 def recorder(folder: Path, experiment: Experiment, reporter: Reporter) -> Iterator[Recorder]:
     """The recorder of a run, with its journal open and its progress shown; only the leading rank writes."""
-    journal = Journal(folder, step=experiment.state.step) if ranks.leads() else Unwritten()
+    state = experiment.state
+    journal = Journal(folder, run=state.owner["recipe"], step=state.step) if ranks.leads() else Unwritten()
     try:
         recipe, step, plan = experiment.recipe, experiment.state.step, experiment.plan
         validated = min(len(experiment.selection_split), recipe.validation.images or len(experiment.selection_split))

@@ -79,7 +79,7 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        return read_journal(self.folder / "metrics.jsonl")
+        return read_journal(self.folder / "metrics.jsonl", run=self.identity)
 
     @property
     def finished(self) -> bool:
@@ -102,6 +102,8 @@ class Run:
         summary = read_json(path)
         if seal_holds(summary) is False or not isinstance(summary.get("selected"), dict):
             raise UserError(f"{path} was changed since it was written; make it anew with: {again}")
+        if summary.get("run", self.identity) != self.identity:
+            raise UserError(f"{path} is of another run; make it anew with: {again}")
         return summary
 
     @property
@@ -183,7 +185,7 @@ def _finish(folder: Path, experiment: Experiment) -> None:
     from generalist.report.figures import draw_run  # matplotlib is slow to import, and for this alone
 
     recipe = experiment.recipe
-    draw_run(read_journal(folder / "metrics.jsonl"), folder / "figures", title=recipe.name, select=recipe.select)
+    draw_run(Run(folder).metrics, folder / "figures", title=recipe.name, select=recipe.select)
 
 
 def placed(experiment: Experiment, count: int) -> list[Phase]:
@@ -328,6 +330,7 @@ def _summary(folder: Path, experiment: Experiment) -> dict[str, Any]:
     selection = Selection(folder / "models", rule=recipe.select)
     return {
         "recipe": recipe.name,
+        "run": state.owner["recipe"],
         "epochs": plan.epochs,
         "steps": state.step,
         "seconds": round(state.seconds, 1),

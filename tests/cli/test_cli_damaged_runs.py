@@ -219,3 +219,17 @@ def test_a_damaged_model_is_told_when_a_run_goes_on_and_the_run_does_not_pass_as
     card.write_bytes(kept[1])
     assert cli(*TRAIN, cut).code == 0
     assert same_models(cut, trained.folder)
+
+
+def test_files_of_another_run(cli: Cli, copied: Path, other: Run, fast: Path) -> None:
+    for run in (copied, other.folder):
+        assert cli("eval", run, "--suite", fast, "--global", "--quiet").code == 0
+    record = Path("evaluations") / "global-fast.json"
+    shutil.copy(other.folder / record, copied / record)
+    (note,) = cli("compare", copied, "--suite", "fast", "--json").json["notes"]
+    assert "its model is not the one that was evaluated" in note
+    shutil.copy(other.folder / "summary.json", copied)
+    assert "summary.json is of another run" in cli("compare", copied, "--suite", "fast").err
+    shutil.copy(other.folder / "metrics.jsonl", copied)
+    with pytest.warns(UserWarning, match="damaged line"):
+        assert Run(copied).metrics == []

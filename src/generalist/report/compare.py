@@ -254,7 +254,7 @@ def _notes(entries: Sequence[Entry], paper: PaperTable | None) -> list[str]:
         notes.append(f"warning: checkpoint selected on the test split, so its figures flatter: {', '.join(chosen)}")
     old = [entry.name for entry in entries if entry.outdated]
     if old:
-        notes.append(f"warning: trained on since its evaluation, evaluate it again: {', '.join(old)}")
+        notes.append(f"warning: its model is not the one that was evaluated, evaluate it again: {', '.join(old)}")
     if paper is None:
         return notes
     matched = [entry for entry in entries if (entry.data, entry.network or "") in paper.rows]

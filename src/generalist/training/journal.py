@@ -9,13 +9,16 @@ from typing import Any
 
 from generalist.core.files import SEAL, seal_holds, sealed, write_atomically
 
+RUN = "run"
+"""The field of a line that says which run wrote it."""
 
-def read_journal(path: Path) -> list[dict[str, Any]]:
-    """The lines of a journal that are as they were written; damaged ones are left out with a warning."""
+
+def read_journal(path: Path, *, run: str) -> list[dict[str, Any]]:
+    """The lines of a journal that are as this run wrote them; damaged ones are left out with a warning."""
     records, damaged = [], 0
     text = path.read_bytes().decode("utf-8", "replace") if path.exists() else ""
     for line in text.splitlines(keepends=True):
-        record = _record(line)
+        record = _record(line, run)
         if record is not None:
             records.append(record)
         elif line.endswith("\n"):  # else it is the last one, cut short by a kill
@@ -25,31 +28,38 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def _record(line: str) -> dict[str, Any] | None:
+def _record(line: str, run: str) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
         good = seal_holds(record) is not False and isinstance(record["step"], int) and isinstance(record["kind"], str)
-    except (ValueError, KeyError, TypeError, RecursionError):
+        good = good and record.get(RUN, run) == run
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return {key: value for key, value in record.items() if key != SEAL} if good else None
+    return {key: value for key, value in record.items() if key not in (RUN, SEAL)} if good else None
 
 
 class Journal:
-    """`metrics.jsonl`. Opened at a step, it forgets what an interrupted run wrote after that step."""
+    """`metrics.jsonl`. Opened at a step, it forgets what an interrupted run wrote after that step.
 
-    def __init__(self, folder: Path, *, step: int, tensorboard: bool = True) -> None:
-        self.path = folder / "metrics.jsonl"
-        kept = [record for record in read_journal(self.path) if record["step"] <= step]
-        write_atomically(self.path, "".join(json.dumps(sealed(record)) + "\n" for record in kept).encode())
+    Every line is marked with the `run` it is of.
+    """
+
+    def __init__(self, folder: Path, *, run: str, step: int, tensorboard: bool = True) -> None:
+        self.path, self._run = folder / "metrics.jsonl", run
+        kept = [record for record in read_journal(self.path, run=run) if record["step"] <= step]
+        write_atomically(self.path, "".join(map(self._line, kept)).encode())
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
         self._board = _board(folder / "tensorboard", step) if tensorboard else None
 
     def write(self, kind: str, step: int, record: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(sealed({"kind": kind, "step": step, **record})) + "\n")
+        self._file.write(self._line({"kind": kind, "step": step, **record}))
         self._file.flush()
         if self._board:
             for tag, value in _scalars(record):
                 self._board.add_scalar(f"{kind}/{tag}", value, step)
+
+    def _line(self, record: Mapping[str, Any]) -> str:
+        return json.dumps(sealed({**record, RUN: self._run})) + "\n"
 
     def close(self) -> None:
         os.fsync(self._file.fileno())
