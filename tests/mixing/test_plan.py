@@ -110,6 +110,19 @@ def test_liveness_equals_looking_at_every_step(mode, values, start, every):
         assert plan.live_epochs(name) == pytest.approx(sum(live) / 3)
 
 
+def test_an_epoch_is_live_where_any_of_its_steps_is():
+    """γ is positive around one step inside an epoch only, and every step ends in a reset."""
+    at = (Fr(0), Fr(3, 5), Fr(5, 8), Fr(13, 20), Fr(1))
+    gammas = {"a": Points(at, (0.0, 0.0, 0.8, 0.0, 0.0)), "b": REST}
+    plan = MixPlan(gammas, epochs=4, steps_per_epoch=20, every_epochs=1, redistribution="every_step",
+                   full_reset={"a": True, "b": True})  # fmt: skip
+    epochs = [[plan.live("a", step) for step in range(20 * e, 20 * (e + 1))] for e in range(4)]
+    assert any(epochs[2])
+    assert not epochs[2][0]
+    assert not epochs[2][-1]
+    assert [plan.live_in("a", e) for e in range(4)] == [any(live) for live in epochs]
+
+
 def test_what_a_reset_does_not_replace_keeps_a_learner_alive():
     assert printed(full_reset={**RESETS, "natural": False}).live_epochs("natural") == 120
     assert printed(train_idle=True).live_epochs("natural") == 120

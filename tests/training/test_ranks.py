@@ -124,6 +124,20 @@ def test_shared_batchnorm_sees_the_whole_batch(count, serial, tmp_path):
     close(serial(D, *more), run(count, *recipe_of(D, *more), tmp_path / "run"))
 
 
+AGAIN = ["training.epochs=8", "mixing.start=0", "learners.linf.gamma=rest",
+         "learners.natural.gamma={at: [0, 0.25, 0.26, 0.74, 0.75, 1], values: [0.5, 0.5, 0, 0, 0.5, 0.5]}"]  # fmt: skip
+INSIDE = ["training.epochs=4", "mixing.start=0", "mixing.redistribute=every_step", "learners.linf.gamma=rest",
+          "learners.natural.gamma={at: [0, 0.6, 0.625, 0.65, 0.8, 1], values: [0, 0, 0.8, 0, 0, 0.5]}"]  # fmt: skip
+
+
+@pytest.mark.parametrize("plan", [AGAIN, pytest.param(INSIDE, marks=LONG)], ids=["live again", "live inside an epoch"])
+def test_a_learner_that_was_idle_in_between_has_its_share(plan, tmp_path):
+    """Its share of θ_g went on fading while it was idle, on another rank than the one that trains it again."""
+    sets = [*TINY, "learners.linf.objective.steps=2", *PLAIN, *plan]
+    name = "digits-generalist-d-natural"
+    close(run(1, name, sets, tmp_path / "serial"), run(2, name, sets, tmp_path / "parallel"))
+
+
 def wait_for(path, process, seconds=120):
     deadline = time.monotonic() + seconds
     while not any(path.parent.glob(path.name)):

@@ -153,6 +153,18 @@ class MixPlan:
     def _known_weights(self) -> Callable[[int], dict[str, float]]:
         return lru_cache(maxsize=4096)(self.weights)
 
+    def live_in(self, name: str, epoch: int) -> bool:
+        """Whether any step of the epoch (counted from 0) can influence θ_g."""
+        first = epoch * self.steps_per_epoch
+        look = {first, first + self.steps_per_epoch - 1, *self._steps_at_breaks}
+        return any(self.live(name, step) for step in look if first <= step < first + self.steps_per_epoch)
+
+    @cached_property
+    def _steps_at_breaks(self) -> set[int]:
+        """The steps on both sides of each breakpoint: between them γ is linear."""
+        below = {int(at * self.steps) for at in self._breaks}
+        return below | {step + 1 for step in below} | {step - 1 for step in below}
+
     def live_epochs(self, name: str) -> float:
         """How many epochs' worth of steps the learner is trained."""
         live = 0

@@ -69,10 +69,14 @@ class TrainState:
         before, self._phase = self._phase, phase
         for name, learner in self.learners.items():
             placed = phase.ranks[name]
-            if before is not None and name in before.costs and before.ranks[name] != placed:
+            if before is not None and before.ranks[name] != placed and self._was_live(name, before):
                 self._hand_over(name, before.ranks[name][0], placed, purpose="placement")
             if ranks.rank() in placed:
                 learner.join_(self._teams[placed])
+
+    def _was_live(self, name: str, last: Phase) -> bool:
+        """Up to this phase. A learner that never was has no share of θ_g yet, and is replaced before it is trained."""
+        return any(name in phase.costs for phase in self.phases if phase.first_epoch <= last.first_epoch)
 
     def _ranks(self, name: str) -> tuple[int, ...]:
         return (0,) if self._phase is None else self._phase.ranks[name]
