@@ -1,5 +1,6 @@
 """Suites: what they report, that nothing depends on how the work is split, and that nothing is computed twice."""
 
+import importlib
 import json
 import os
 import signal
@@ -190,6 +191,33 @@ def test_code_that_was_changed_between_two_processes_is_noticed(tmp_path):
         (record,) = json.loads(done.stdout).values()
         found.append(record["accuracy"]["linf:1/20"]["cut"])
     assert found[0] > found[1] + 10
+
+
+def test_the_key_covers_the_users_own_files_that_a_model_refers_to(tmp_path, monkeypatch):
+    (tmp_path / "helping.py").write_text("def prepared(x):\n    return x\n")
+    forward = "    def forward(self, x):\n        return helping.prepared(x).flatten(1)\n"
+    (tmp_path / "helped.py").write_text(f"import helping\nfrom torch import nn\n\nclass Net(nn.Module):\n{forward}")
+    monkeypatch.syspath_prepend(tmp_path)
+    model = importlib.import_module("helped").Net()
+    before = verdict_key(model, (1, 4, 4))
+    assert verdict_key(model, (1, 4, 4)) == before
+    (tmp_path / "helping.py").write_text("def prepared(x):\n    return x if x.mean() > 0.1 else 1 - x\n")
+    assert verdict_key(model, (1, 4, 4)) != before
+    model.table = {"a": [1, 2]}
+    changed = verdict_key(model, (1, 4, 4))
+    model.table["a"][0] = 3
+    assert verdict_key(model, (1, 4, 4)) != changed
+
+
+def test_two_labels_of_one_attack_are_two_attacks_with_and_without_a_cache(robust, tmp_path):
+    model, split = robust
+    (pgd,) = small("PGD20").stages
+    stages = tuple(type(pgd)(label, pgd.attack, {**pgd.options, "steps": 1}) for label in "ab")
+    suite = Suite("two", stages, {"a": ("a",), "b": ("b",), "two": ("a", "b")}, cascade=False)
+    threat = (Threat.parse("linf:1/10"),)
+    fresh = run(model, split, suite, threat)
+    assert not torch.equal(fresh.verdicts[threat[0]]["a"], fresh.verdicts[threat[0]]["b"])
+    assert run(model, split, suite, threat, cache=tmp_path).record()["per_image"] == fresh.record()["per_image"]
 
 
 def test_kept_verdicts_are_believed_only_after_a_sample_was_attacked_again(robust, tmp_path):

@@ -319,3 +319,31 @@ def test_half_precision_folds_in_single(dtype):
     x = images().to(dtype)
     expected = deepcopy(model).float().eval()(x.float())
     assert (folded(model)(x).float() - expected).abs().max() <= 0.05 * expected.abs().max()
+
+
+class Switched(nn.Module):
+    """What it computes hangs on a value inside a dictionary."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.settings = (
+            nn.Conv2d(1, 4, 3),
+            nn.BatchNorm2d(4),
+            {"flip": False, "more": [1, (2, 3)]},
+        )
+
+    def forward(self, x):
+        x = x.flip(3) if self.settings["flip"] else x
+        return self.norm(self.conv(x)).mean((2, 3))
+
+
+def test_a_shadow_follows_what_is_inside_attributes():
+    model, x = Switched().eval(), torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    first = folded(model)
+    assert first is not model
+    assert folded(model) is first
+    model.settings["flip"] = True
+    torch.testing.assert_close(folded(model)(x), model(x))
+    assert not torch.allclose(first(x), model(x))
+    model.settings["more"] = object()  # which cannot be compared: every shadow is a new one
+    assert folded(model) is not folded(model)

@@ -1,9 +1,12 @@
 """Which model a figure belongs to: its tensors, its code, and what it computes."""
 
 import hashlib
-import inspect
+import os
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +16,13 @@ from generalist.attacks.view import steady_forward
 from generalist.core import ranks
 from generalist.core.rng import generator
 from generalist.data.splits import Shape
+from generalist.models.attributes import attributes
 
 PROBE_IMAGES = 16
 _OWN_PACKAGES = ("torch", "generalist")
+_STANDARD_LIBRARY = Path(os.__file__).resolve().parent
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+|'tensor', \d+, \d+")
+"""What differs between two processes."""
 
 
 def model_hash(model: nn.Module) -> str:
@@ -46,26 +53,36 @@ def _bits(tensor: Tensor) -> bytes:
 
 
 def _attributes(model: nn.Module) -> Iterator[bytes]:
-    """Numbers and strings that modules hold beside their tensors."""
-    for name, module in model.named_modules():
-        for key, value in sorted(vars(module).items()):
-            if isinstance(value, bool | int | float | str) and key != "training":
-                yield f"{name} {key}={value!r}".encode()
+    """What modules hold beside their tensors, as far as it can be written down."""
+    for name, value in attributes(model):
+        yield f"{name}={_ADDRESS.sub('', repr(value))}".encode()
 
 
 def _sources(model: nn.Module) -> Iterator[bytes]:
-    """The files that a stranger's modules are written in; our own attacks have a version of their own."""
-    kinds = {type(module) for module in model.modules()}
-    strangers = {kind for kind in kinds if kind.__module__.partition(".")[0] not in _OWN_PACKAGES}
-    files = set()
-    for kind in strangers:
-        try:
-            files.add(inspect.getsourcefile(kind))
-        except (TypeError, OSError):
-            continue  # made in a session, or compiled
-    for file in sorted(filter(None, files)):
-        path = Path(file)
-        yield path.read_bytes() if path.is_file() else b""
+    """The files that a stranger's modules are written in, and those of the user's own that they refer to."""
+    kinds = {base for module in model.modules() for base in type(module).__mro__}
+    found = {kind.__module__ for kind in kinds if kind.__module__.partition(".")[0] not in (*_OWN_PACKAGES, "builtins")}
+    waiting = list(found)
+    while waiting:
+        module = sys.modules.get(waiting.pop())
+        for value in list(vars(module).values()) if module is not None and _is_users(module) else ():
+            name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+            other = sys.modules.get(name) if isinstance(name, str) else None
+            if other is not None and other.__name__ not in found and _is_users(other):
+                found.add(other.__name__)
+                waiting.append(other.__name__)
+    for name in sorted(found):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        yield Path(file).read_bytes() if file and Path(file).is_file() else b""
+
+
+def _is_users(module: ModuleType) -> bool:
+    """Whether it is a file of the user's own, not an installed package's or Python's."""
+    file = getattr(module, "__file__", None)
+    if not file or module.__name__.partition(".")[0] in _OWN_PACKAGES:
+        return False
+    path = Path(file).resolve()
+    return "site-packages" not in path.parts and not path.is_relative_to(_STANDARD_LIBRARY)
 
 
 @torch.no_grad()

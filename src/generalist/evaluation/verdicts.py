@@ -1,8 +1,8 @@
 """Verdicts on disk: an interrupted evaluation goes on where it stopped.
 
-A verdict belongs to (model, threat, attack with its fields, seed, image with its label) and to nothing else, so it is
-found again whatever the batch size, the order, the suite or the number of images asked for. Every line has a digest;
-one that does not check is left out with a warning, and its verdicts are computed again.
+A verdict belongs to (model, threat, attack with its label and fields, seed, image with its label) and to nothing else,
+so it is found again whatever the batch size, the order, the suite or the number of images asked for. Every line has a
+digest; one that does not check is left out with a warning, and its verdicts are computed again.
 """
 
 import json
@@ -46,7 +46,7 @@ class Verdicts:
         self._writable = True
 
     def _key(self, threat: Threat, stage: Stage) -> str:
-        return fingerprint([VERSION, self.model, str(threat), stage.spec(), self.seed])
+        return fingerprint([VERSION, self.model, str(threat), stage.label, stage.spec(), self.seed])
 
     def _path(self, threat: Threat, stage: Stage) -> Path | None:
         if self._folder is None:

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, fx, nn
 
+from generalist.models.attributes import attributes
 from generalist.models.tracing import CONVS, NORMS, Root, Tracer, watched
 from generalist.models.winograd import WinogradConv2d
 
@@ -152,14 +153,9 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _mark(model: nn.Module) -> _Mark:
-    """What a shadow cannot follow: the modules, their plain attributes, and the kind of each tensor."""
-    plain: list[tuple[str, Any]] = []
-    for name, module in model.named_modules():
-        plain.append((name, type(module)))
-        for key, value in vars(module).items():
-            if isinstance(value, (bool, int, float, str)) and key != "training":
-                plain.append((key, value))
-            elif isinstance(value, Tensor):
-                plain.append((key, id(value)))
+    """What a shadow cannot follow: the modules, their attributes, and the kind of each tensor.
+
+    An attribute that cannot be compared makes every mark another one, and so every shadow a new one.
+    """
     kinds = [(name, t.dtype, t.device, t.shape, t.stride()) for name, t in _tensors(model)]
-    return (plain, kinds)
+    return (list(attributes(model)), kinds)
