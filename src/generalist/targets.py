@@ -6,14 +6,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from generalist.api import images_for, load
+from generalist.attacks import frozen
 from generalist.build import load_data
 from generalist.core.errors import UserError
 from generalist.core.files import digest
 from generalist.core.threat import Threat
-from generalist.data import Split
+from generalist.data import EvaluationImages, Split, ordered
 from generalist.evaluation import Flag, no_weights
 from generalist.models import build_model, load_weights, normalises_itself
 from generalist.run import Run
@@ -122,8 +124,25 @@ def foreign_target(
         raise UserError(f"{name} normalises images by its own {own!r}; leave --mean and --std out")
     if weights is not None:
         load_weights(model, weights)
+    if images.origin is not None and not images.numbered:
+        _check_classes(model, images, data)
     target = _target(name, model, images.split, threats, data, device=device, weights=weights)
     return target if weights is not None else replace(target, flags=(no_weights(name),))
+
+
+def _check_classes(model: nn.Module, images: EvaluationImages, data: str) -> None:
+    """Named classes are numbered in their order, which is right only where the model has just these."""
+    try:
+        with torch.no_grad(), frozen(model):
+            out = model(next(ordered(images.split, batch_size=2)).x)
+    except Exception:
+        return  # what is wrong with it is told when it is probed
+    count = out.shape[-1] if isinstance(out, Tensor) and out.dim() == 2 else len(images.classes)
+    if count != len(images.classes):
+        raise UserError(
+            f"{data} has {len(images.classes)} classes by name, the model tells {count} apart: which of them these are "
+            f"is not known; give images of all its classes, or an .npz with numbered labels"
+        )
 
 
 def _check_threats(threats: Sequence[Threat]) -> None:

@@ -47,12 +47,17 @@ def probe(model: nn.Module, x: Tensor, labels: Tensor, *, gradients: bool) -> Pr
 
     `gradients`: whether any of the attacks to come needs them.
     """
+    if any(isinstance(p, nn.UninitializedParameter) for p in model.parameters()):
+        raise UserError(
+            "the model has lazy layers that were never run; run it on one image, or load its weights, first"
+        )
     notes: list[str] = []
-    model, dtype = _in_one_precision(model, notes)
+    model, dtype = _in_one_precision(model, x, notes)
     with frozen(model), unchanged_rng():
         given = x.contiguous().clone()
+        before = given._version
         out = _run(model, given, dtype)
-        copied = dtype == torch.float32 and not torch.equal(given, x)
+        copied = given._version != before
         if copied:
             notes.append("the model changes its images in place; it is given copies")
         pick = _choice(out, len(x), labels, classes=_known_classes(model))
@@ -81,13 +86,23 @@ def probe(model: nn.Module, x: Tensor, labels: Tensor, *, gradients: bool) -> Pr
     return Probed(adapted, not reason, tuple(notes), tuple(flag for flag in flags if flag is not None))
 
 
-def _in_one_precision(model: nn.Module, notes: list[str]) -> tuple[nn.Module, torch.dtype]:
-    """The model and the type of its weights: float64 is run as it is, half precision as a copy in float32."""
+def _in_one_precision(model: nn.Module, x: Tensor, notes: list[str]) -> tuple[nn.Module, torch.dtype]:
+    """The model and the type of its weights: float64 is run as it is, half precision as a copy in float32.
+
+    One that casts inside may work only as it is.
+    """
     kinds = {p.dtype for p in model.parameters() if p.is_floating_point()}
     if kinds & {torch.float16, torch.bfloat16}:
         names = ", ".join(sorted(_name(kind) for kind in kinds))
+        try:
+            other = copy.deepcopy(model).float()
+            with frozen(other), unchanged_rng(), torch.no_grad():
+                other(x.contiguous().clone())
+        except Exception:  # whatever a model does in another precision than its own
+            notes.append(f"the model's weights are {names}; a copy in float32 fails, so it is attacked as it is")
+            return model, torch.float32
         notes.append(f"the model's weights are {names}; a copy in float32 is attacked")
-        return copy.deepcopy(model).float(), torch.float32
+        return other, torch.float32
     if kinds == {torch.float64}:
         notes.append("the model's weights are float64; it is run in float64, its logits are cast to float32")
         return model, torch.float64
@@ -113,14 +128,14 @@ def _choice(out: Any, rows: int, labels: Tensor, *, classes: int | None) -> str 
         raise UserError(f"the model returns a {type(out).__name__}; it must return logits, a tensor [B, K]")
     if "logits" in named:
         return "logits"
-    needed = classes or int(labels.max()) + 1
+    needed = int(labels.max()) + 1
     rows_of = [
         key
         for key, value in named.items()
         if isinstance(value, Tensor) and value.is_floating_point() and value.dim() == 2 and len(value) == rows
     ]
-    exact = [key for key in rows_of if named[key].shape[1] == needed]
-    for found in (rows_of, exact):
+    exact = [key for key in rows_of if named[key].shape[1] == (classes or needed)]
+    for found in (exact,) if classes else (rows_of, exact):
         if len(found) == 1:
             return found[0]
     raise UserError(
@@ -133,14 +148,14 @@ def _outputs(out: Any) -> dict[str | int, Any]:
     if isinstance(out, Mapping):
         return {key: value for key, value in out.items() if isinstance(key, str)}
     if isinstance(out, tuple | list):
-        return dict(enumerate(out))
+        return dict(zip(getattr(out, "_fields", range(len(out))), out, strict=True))
     return {"logits": out.logits} if isinstance(getattr(out, "logits", None), Tensor) else {}
 
 
 def _picked(out: Any, pick: Any) -> Any:
     if pick is None:
         return out
-    return out[pick] if isinstance(out, Mapping | tuple | list) else getattr(out, pick)
+    return out[pick] if isinstance(out, Mapping) or isinstance(pick, int) else getattr(out, pick)
 
 
 def _check_logits(logits: Any, rows: int, labels: Tensor) -> None:

@@ -52,13 +52,13 @@ def load_checkpoint_(model: nn.Module, tree: Any, *, source: str) -> None:
     channels = model.spec.channels if isinstance(model, Classifier) else None
     fits = [fit for where, state in found.items() for fit in _fits(model, where, state, channels)]
     fit = _only(fits, source) if fits else _nearest(model, found, channels)
-    if not _statistics(fit.state, channels) and _statistics(beside := _beside(tree), channels):
+    if not _statistics(fit.state, channels) and _statistics(beside := _beside(tree, channels), channels):
         fit = replace(fit, state={**beside, **fit.state})
     given = _statistics(fit.state, channels)
     wanted, state = model.state_dict(), fit.mapped
     own = _statistics(wanted, channels)
     normalize = None
-    if given and not own and isinstance(model, Classifier):
+    if given and not own and isinstance(model, Classifier) and not normalises_itself(model):
         normalize = _normalize(model, fit.state, given, source)
     if own or isinstance(model, Classifier):  # there is a place for them, so their names need not fit
         state = {name: t for name, t in state.items() if name in wanted or fit.original(name) not in given.values()}
@@ -93,11 +93,13 @@ def _state_dicts(tree: Any, where: str = "") -> Iterator[tuple[str, StateTree]]:
         yield from _state_dicts(value, f"{where}.{name}" if where else str(name))
 
 
-def _beside(tree: Mapping[Any, Any]) -> StateTree:
-    """Mean and deviation at the top of a file whose weights are further inside, as tensors or as lists of numbers."""
+def _beside(tree: Mapping[Any, Any], channels: int | None) -> StateTree:
+    """Mean and deviation at the top of a file whose weights are further inside: tensors, lists, or one number."""
     found = {}
     for name in (*MEANS, *STDS):
         value = tree.get(name)
+        if isinstance(value, float | int) and not isinstance(value, bool):
+            value = [value] * (channels or 1)
         if isinstance(value, list | tuple) and all(isinstance(number, float | int) for number in value):
             value = torch.tensor(value, dtype=torch.float32)
         if isinstance(value, Tensor) and value.numel():

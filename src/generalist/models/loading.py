@@ -93,7 +93,8 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     path = Path(path)
     if path.suffix == ".safetensors":
         _, card = _files(path)
-        packed = _read_described(path, card, _read_card(card)) if card.is_file() else _read(path)
+        ours = card.is_file() and {"format_version", "spec", "sha256"} & read_json(card).keys()
+        packed = _read_described(path, card, _read_card(card)) if ours else _read(path)
         tree: Any = _decode(path, lambda: safetensors.torch.load(packed))
     elif path.suffix in _TORCH_FILES:
         if not path.is_file():
