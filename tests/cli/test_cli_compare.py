@@ -152,6 +152,14 @@ def test_figures_are_recomputed_from_the_verdicts(cli: Cli, tmp_path: Path, edit
     refused(cli("compare", old), "global-autoattack.json", says)
 
 
+def test_a_record_whose_digest_was_removed_is_refused(cli: Cli, runs: list[Path]) -> None:
+    file = runs[0] / "evaluations" / "global-autoattack.json"
+    forged = record(100.0, 100.0, 100.0)
+    assert "digest" not in forged
+    file.write_text(json.dumps(forged))
+    refused(cli("compare", *runs), str(file), "it has no digest")
+
+
 def test_an_edited_record_is_refused(cli: Cli, runs: list[Path]) -> None:
     file = runs[0] / "evaluations" / "global-autoattack.json"
     file.write_text(file.read_text().replace('"selected_by": "validation"', '"selected_by": "last"'))
@@ -233,8 +241,8 @@ def test_what_eval_writes_is_what_compare_reads(cli: Cli, fast: Path, tmp_path: 
 def test_a_record_with_the_former_name_of_the_mean_is_read(cli: Cli, runs: list[Path]) -> None:
     path = runs[0] / "evaluations" / "global-autoattack.json"
     record = json.loads(path.read_text().replace("mean over norms", "mean union"))
-    del record["digest"]
-    path.write_text(json.dumps(record))
+    old_version = {key: value for key, value in record.items() if key not in ("digest", "columns")}
+    path.write_text(json.dumps(old_version))
     old, new = cli("compare", *runs, "--json").json["runs"]
     assert old["accuracy"]["mean over norms"] == 50.5
     assert old["accuracy"].keys() == new["accuracy"].keys()

@@ -154,6 +154,7 @@ SUITES = {
     "nested": f"attacks: {NESTED}",
     "bomb": BOMB,
     "duplicate": "attacks: [pgd]\nattacks: [cw]",
+    "shipped-name": "name: autoattack\nattacks: [pgd]",
 }
 
 

@@ -1,5 +1,6 @@
 """Evaluation records as files: read back only if their figures are those of their verdicts."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,10 @@ def read_record(path: Path) -> dict[str, Any]:
         raise UserError(f"{error}; {_AGAIN}") from None
     if seal_holds(record) is False:
         raise UserError(f"{path} was changed since it was written (its digest differs); {_AGAIN}")
+    if seal_holds(record) is None:
+        if "columns" in record:  # which came with the digest
+            raise UserError(f"{path} was changed since it was written (it has no digest); {_AGAIN}")
+        warnings.warn(f"{path} is of an older version and has no digest: changes to it would not show", stacklevel=2)
     try:
         record["accuracy"] = {FORMER_ROWS.get(row, row): values for row, values in record["accuracy"].items()}
         natural, accuracy = _recomputed(record)

@@ -120,6 +120,8 @@ def _parse(raw: Any, path: Path) -> Suite:
     if len(set(labels)) < len(labels):
         raise UserError(f"{path}: two attacks share a label; give each its own `label`")
     name, cascade = file_name(raw.get("name", path.stem), f"{path}: name"), raw.get("cascade", True)
+    if name in SUITE_NAMES:
+        raise UserError(f"{path}: {shown(name)} is the name of a shipped suite; give this one another `name`")
     if not isinstance(cascade, bool):
         raise UserError(f"{path}: cascade is true or false, got {shown(cascade)}")
     if name in labels and len(labels) > 1 and not cascade:
