@@ -3,9 +3,10 @@
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from generalist.core.errors import UserError
 from generalist.core.threat import Threat
@@ -82,11 +83,20 @@ def _warn_of_training_images(model: Classifier, data: str, found: EvaluationImag
         warnings.warn(f"{data}: images that this model was trained on are among them", DataWarning, stacklevel=3)
 
 
+def _as_split(images: Any, labels: Any) -> ArraySplit:
+    """Tensors, arrays or lists of images [N, C, H, W] and labels [N]."""
+    images, labels = torch.as_tensor(images), torch.as_tensor(labels)
+    if labels.is_floating_point() and not torch.equal(labels, labels.round()):
+        raise UserError(f"labels are whole numbers, got {labels[labels != labels.round()][0].item()}")
+    images = images if images.dtype == torch.uint8 else images.float()
+    return ArraySplit(images, labels.long())
+
+
 def evaluate(
     model: nn.Module,
-    data: str | Path | Split | tuple[Tensor, Tensor],
+    data: str | Path | Split | tuple[Any, Any],
     *,
-    threats: Sequence[str | Threat],
+    threats: str | Threat | Sequence[str | Threat],
     suite: str | Suite = "pgd20",
     batch_size: int = 250,
     seed: int = 0,
@@ -101,11 +111,16 @@ def evaluate(
     it), a split, or (images [N, C, H, W], labels [N]); `suite` is pgd20, quick, autoattack, paper, a YAML file or a
     Suite. With a `cache` folder an interrupted evaluation goes on where it stopped.
     """
+    if limit is not None and limit < 1:
+        raise UserError(f"limit must be at least 1, got {limit}")
+    if isinstance(threats, str | Threat):
+        threats = [threats]
     if isinstance(data, str | Path):
         data = images_for(model, data, root=root, download=download).split
-    elif isinstance(data, tuple):
-        images, labels = data
-        data = ArraySplit(images, labels.long())
+    elif isinstance(data, tuple | list) and len(data) == 2:
+        data = _as_split(*data)
+    elif not isinstance(data, Split):
+        raise UserError(f"data is a dataset's name, a file, a folder or (images, labels), got a {type(data).__name__}")
     if not len(data):
         raise UserError("there are no images to evaluate on; give at least one")
     return evaluate_suite(

@@ -77,7 +77,8 @@ class Experiment:
     def data_digest(self) -> str:
         """Of all images and labels that training depends on."""
         extra = None if self.mixture is None else self.mixture.extra.digest()
-        return fingerprint([self.dataset.training_digest(), extra])
+        selecting = self.dataset.test.digest() if self.recipe.select == "test" else None
+        return fingerprint([self.dataset.training_digest(), extra, selecting])
 
     def global_model(self) -> nn.Module:
         """θ_g as it is now, with its BatchNorm statistics mixed or measured afresh, as the recipe says."""

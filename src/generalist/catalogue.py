@@ -134,8 +134,12 @@ def _method_for(setting: str, method: str | None, trail: tuple[Path, ...]) -> st
 
 
 def _located(raw: Raw, folder: Path) -> Raw:
-    """With data.root and data.extra.file as they are found from anywhere; relative ones are relative to the folder."""
-    data = raw.get("data")
+    """With the paths of data, init and needs as they are found from anywhere; relative ones are of the folder."""
+    init, needs, data = (raw.get(key) for key in ("init", "needs", "data"))
+    if isinstance(init, Mapping) and isinstance(init.get("from"), str):
+        raw = {**raw, "init": {**init, "from": _found_from("init.from", init["from"], folder)}}
+    if isinstance(needs, Mapping):
+        raw = {**raw, "needs": {key: _needed_from(key, value, folder) for key, value in needs.items()}}
     if not isinstance(data, Mapping):
         return raw
     changed = dict(data)
@@ -145,6 +149,14 @@ def _located(raw: Raw, folder: Path) -> Raw:
     if isinstance(extra, Mapping) and isinstance(extra.get("file"), str):
         changed["extra"] = {**extra, "file": _found_from("data.extra.file", extra["file"], folder)}
     return {**raw, "data": changed}
+
+
+def _needed_from(need: str, given: Any, folder: Path) -> Any:
+    """A run or a file where there is one of that name, else it is the name of a recipe."""
+    if not isinstance(given, str) or given in recipe_names():
+        return given
+    found = _found_from(f"needs.{need}", given, folder)
+    return found if Path(found).exists() else given
 
 
 def _found_from(field: str, given: str, folder: Path) -> str:

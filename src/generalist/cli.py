@@ -150,7 +150,8 @@ def train_command(
 def _with_root(recipe: Recipe, root: Path | None) -> Recipe:
     if root is None:
         return recipe
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"root": str(root)})})
+    found_anywhere = str(user_path(root).resolve())
+    return recipe.model_copy(update={"data": recipe.data.model_copy(update={"root": found_anywhere})})
 
 
 def _show_plan(recipe: Recipe, *, download: bool, as_json: bool, processes: int) -> None:

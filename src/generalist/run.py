@@ -32,6 +32,7 @@ from generalist.core.files import (
     write_json,
 )
 from generalist.cost import passes_per_step
+from generalist.evaluation import model_hash
 from generalist.models import has_unshared_batchnorm, load_model, load_weights, read_extra
 from generalist.recipe import RUNTIME_FIELDS, Recipe, decisive, first_difference, parse_recipe, settings_between
 from generalist.recorder import recorder
@@ -102,7 +103,7 @@ class Run:
         summary = read_json(path)
         if seal_holds(summary) is False or not isinstance(summary.get("selected"), dict):
             raise UserError(f"{path} was changed since it was written; make it anew with: {again}")
-        if summary.get("run", self.identity) != self.identity:
+        if summary.get("recipe_sha256", self.identity) != self.identity:
             raise UserError(f"{path} is of another run; make it anew with: {again}")
         return summary
 
@@ -135,7 +136,9 @@ def train(
     """Train a recipe into a run folder (runs/<name> if not given); a setting needs a `method`."""
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe, overrides or [], method=method)
-    folder = Path(out) if out is not None else Path("runs") / recipe.name
+    elif overrides or method:
+        raise UserError("overrides and method go with a recipe's name or file; this recipe is complete already")
+    folder = user_path(out) if out is not None else Path("runs") / recipe.name
     reporter = reporter if reporter is not None and ranks.leads() else Silent()
     resume = resume or ranks.restarted()
     ranks.by_leader(lambda: _check_folder(folder, recipe, resume=resume))
@@ -150,11 +153,13 @@ def train(
             reporter.say(f"{folder} is finished already")
             return Run(folder)
         ranks.by_leader(lambda: _write_recipe(folder, recipe))
+        networks: dict[str, nn.Module] = {}
         if recipe.needs:
             networks = _obtain(needs, experiment, folder / "needs", reporter)
             experiment = build(recipe, dataset=experiment.dataset, networks=networks)
         state = experiment.state
         state.owner = {"recipe": Run(folder).identity, "data": experiment.data_digest()}
+        state.owner |= {f"network {need!r}": model_hash(network) for need, network in networks.items()}
         ranks.by_leader(lambda: _warn_of_damaged_models(folder, recipe))
         if resume and state.load(folder / "checkpoints"):
             reporter.say(f"resumed {folder} at step {state.step} of {experiment.plan.steps}")
@@ -179,7 +184,7 @@ def train(
 
 
 def _finish(folder: Path, experiment: Experiment) -> None:
-    for wrong in _damaged_models(folder, _validated(folder)):
+    for wrong in _damaged_models(folder, _validated(folder, last=experiment.recipe.select == "last")):
         raise RunError(f"{wrong}; all else is trained: restore the file and add --resume, or train the run again")
     write_json(folder / "summary.json", sealed(_summary(folder, experiment)))
     from generalist.report.figures import draw_run  # matplotlib is slow to import, and for this alone
@@ -274,9 +279,10 @@ def _damaged_models(folder: Path, names: Iterable[str]) -> list[str]:
     return [wrong for name in sorted(names) if (wrong := selection.damage(name))]
 
 
-def _validated(folder: Path) -> set[str]:
-    """The models that the run has measured so far."""
-    return {name for row in Run(folder).metrics if row["kind"] == "validation" for name in row["models"]}
+def _validated(folder: Path, *, last: bool = False) -> set[str]:
+    """The models that the run has measured so far, or in its last validation."""
+    rows = [row for row in Run(folder).metrics if row["kind"] == "validation"]
+    return {name for row in (rows[-1:] if last else rows) for name in row["models"]}
 
 
 def _check_network(name: str, network: nn.Module, experiment: Experiment) -> None:
@@ -330,7 +336,7 @@ def _summary(folder: Path, experiment: Experiment) -> dict[str, Any]:
     selection = Selection(folder / "models", rule=recipe.select)
     return {
         "recipe": recipe.name,
-        "run": state.owner["recipe"],
+        "recipe_sha256": state.owner["recipe"],
         "epochs": plan.epochs,
         "steps": state.step,
         "seconds": round(state.seconds, 1),

@@ -106,7 +106,8 @@ def test_data_that_changed_between_two_starts(cli: Cli, npz: Callable[..., Path]
     assert cli(*start, "--out", "run", "--quiet").code == 0
     (tmp_path / "run" / "summary.json").unlink()
     arrays = dict(np.load(data))
-    np.savez(data, **(arrays | {"x_train": 255 - arrays["x_train"]}))
+    arrays["x_train"][7] = 255 - arrays["x_train"][7]
+    np.savez(data, **arrays)
     refused(cli(*start, "--out", "run", "--quiet", "--resume"), "not of this run: it was made with another data")
 
 
@@ -233,3 +234,18 @@ def test_files_of_another_run(cli: Cli, copied: Path, other: Run, fast: Path) ->
     shutil.copy(other.folder / "metrics.jsonl", copied)
     with pytest.warns(UserWarning, match="damaged line"):
         assert Run(copied).metrics == []
+
+
+def test_a_needed_network_that_changed_between_two_starts(cli: Cli, copied: Path, other: Run, tmp_path: Path) -> None:
+    shutil.copytree(copied / "models", tmp_path / "needed")
+    for path in (tmp_path / "needed").glob("*.json"):
+        path.unlink()
+    start = ["train", "digits-hat", *TINY, "--set", f"needs.standard={tmp_path / 'needed' / 'global.safetensors'}"]
+    assert cli(*start, "--out", "run", "--quiet").code == 0
+    (tmp_path / "run" / "summary.json").unlink()
+    shutil.copy(other.folder / "models" / "global.safetensors", tmp_path / "needed")
+    refused(cli(*start, "--out", "run", "--quiet", "--resume"), "it was made with another network 'standard'")
+
+
+def test_json_of_a_training_names_its_folder(cli: Cli, copied: Path) -> None:
+    assert cli(*TRAIN, copied, "--json").json["run"] == str(copied)

@@ -4,9 +4,9 @@ import hashlib
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from generalist.core.files import fingerprint
 from generalist.data.images import decode
 
 Shape = tuple[int, int, int]
-SAMPLED = 256
 
 
 class DataWarning(UserWarning):
@@ -45,15 +44,16 @@ class Split(ABC):
         """The split that has only these images, in this order."""
 
     def digest(self) -> str:
-        """Of all labels, and of a sample of the images: shows that a split is not the one it was."""
+        """Of all labels and images; of files, of their names and sizes."""
         found = hashlib.sha256(f"{len(self)} {self.shape}".encode())
         found.update(self.labels.numpy().tobytes())
-        found.update(self._sampled(max(1, len(self) // SAMPLED)))
+        for part in self._content():
+            found.update(part)
         return found.hexdigest()
 
     @abstractmethod
-    def _sampled(self, every: int) -> bytes:
-        """Every so manyth image, as far as it tells images apart without decoding them."""
+    def _content(self) -> Iterator[Any]:
+        """What tells these images from others, without decoding any, in pieces of bytes."""
 
     @abstractmethod
     def labelled(self, labels: Tensor) -> "Split":
@@ -89,8 +89,9 @@ class ArraySplit(Split):
     def take(self, ids: Tensor) -> "ArraySplit":
         return ArraySplit(self.images[ids], self.labels[ids])
 
-    def _sampled(self, every: int) -> bytes:
-        return self.images[::every].contiguous().numpy().tobytes()
+    def _content(self) -> Iterator[Any]:
+        for images in self.images.split(4096):
+            yield images.contiguous().numpy()
 
     def labelled(self, labels: Tensor) -> "ArraySplit":
         return ArraySplit(self.images, labels)
@@ -117,8 +118,9 @@ class FileSplit(Split):
     def take(self, ids: Tensor) -> "FileSplit":
         return FileSplit([self.paths[i] for i in ids.tolist()], self.labels[ids], self.size)
 
-    def _sampled(self, every: int) -> bytes:
-        return "\n".join(os.path.basename(path) for path in self.paths).encode("utf-8", "surrogateescape")
+    def _content(self) -> Iterator[Any]:
+        for path in self.paths:
+            yield f"{os.path.basename(path)} {os.path.getsize(path)}\n".encode("utf-8", "surrogateescape")
 
     def labelled(self, labels: Tensor) -> "FileSplit":
         return FileSplit(self.paths, labels, self.size)
