@@ -56,9 +56,15 @@ def theirs(model, threat, *, loss, seed=0, **options):
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("threat", THREATS, ids=str)
 def test_as_strong_as_the_authors_own(threat, loss, monkeypatch):
-    """512 images, the same budget, the same starts; eight of them in ℓ1, where a start is worth two points."""
-    model, x, y = robust_digits(threat.norm).first(512)
-    steps, seeds = 8 if loss == "targeted" else 30, range(8 if threat.norm == "l1" else 1)
+    """The same images, budget and starts; eight of them in ℓ1, where a start is worth two points.
+
+    Theirs compares the first loss with zero, not with that of the start. So budgets of a few steps, where each window
+    is one step, begin with another step size in ℓ∞ and ℓ2: 20 steps do not.
+    """
+    few = loss == "targeted" and threat.norm == "l1"
+    model, x, y = robust_digits(threat.norm).first(512 if few or loss != "targeted" else 256)
+    steps = 8 if few else 20 if loss == "targeted" else 30
+    seeds = range(8 if threat.norm == "l1" else 1)
     module, scores = importlib.import_module("generalist.attacks.apgd"), []
     for seed in seeds:
         monkeypatch.setattr(module, "_start", lambda ball, x, _, seed=seed: start(ball, x, seed))
@@ -75,18 +81,21 @@ def test_as_strong_as_the_authors_own(threat, loss, monkeypatch):
 @pytest.mark.parametrize("threat", [Threat.parse("linf:3/16"), Threat.parse("l2:3/4")], ids=str)
 def test_takes_the_path_of_the_authors_own(threat, loss):
     """In float64. Theirs counts the first step after a return to the best point otherwise, so not all paths agree."""
-    oracle = robust_digits(threat.norm).first(30)
+    oracle = robust_digits(threat.norm).first(100)
     model, x, y = copy.deepcopy(oracle.model).double(), oracle.x.double(), oracle.y
-    attack = theirs(model, threat, loss=loss, n_iter=100)
-    target = attack.y_target = model(x).scatter(1, y[:, None], -torch.inf).argmax(1)
-    attack.init_hyperparam(x)
-    best, _, best_loss, _ = attack.attack_single_run(x, y)
-    ascent = Ascent(x, y, target, start(threat, x), torch.full(y.shape, 2 * threat.radius))
-    towards = criteria.targeted_dlr if loss == "targeted" else lambda _: criteria.cross_entropy
-    ascent.climb_(model, threat=threat, steps=100, towards=towards, survivors=None)
-    same = (ascent.best - best).flatten(1).abs().amax(1) < 1e-6
-    assert same.float().mean() > 0.7
-    assert (ascent.best_loss - best_loss).mean() > -0.01
+    same, gained = [], []
+    for seed in (0, 1):
+        attack = theirs(model, threat, loss=loss, seed=seed, n_iter=100)
+        target = attack.y_target = model(x).scatter(1, y[:, None], -torch.inf).argmax(1)
+        attack.init_hyperparam(x)
+        best, _, best_loss, _ = attack.attack_single_run(x, y)
+        ascent = Ascent(x, y, target, start(threat, x, seed), torch.full(y.shape, 2 * threat.radius))
+        towards = criteria.targeted_dlr if loss == "targeted" else lambda _: criteria.cross_entropy
+        ascent.climb_(model, threat=threat, steps=100, towards=towards, survivors=None)
+        same.append((ascent.best - best).flatten(1).abs().amax(1) < 1e-6)
+        gained.append(ascent.best_loss - best_loss)
+    assert torch.cat(same).float().mean() > 0.7
+    assert torch.cat(gained).mean() > -0.01
 
 
 def linear(classes, seed=0, size=4):

@@ -94,11 +94,12 @@ def _state_dicts(tree: Any, where: str = "") -> Iterator[tuple[str, StateTree]]:
 
 
 def _beside(tree: Mapping[Any, Any], channels: int | None) -> StateTree:
-    """Mean and deviation at the top of a file whose weights are further inside: tensors, lists, or one number."""
+    """Mean and deviation at the top of a file whose weights are further inside: tensors, lists, or one number each."""
+    given = {name: tree[name] for name in (*MEANS, *STDS) if name in tree}
+    one_each = all(isinstance(value, float | int) and not isinstance(value, bool) for value in given.values())
     found = {}
-    for name in (*MEANS, *STDS):
-        value = tree.get(name)
-        if isinstance(value, float | int) and not isinstance(value, bool):
+    for name, value in given.items():
+        if one_each:
             value = [value] * (channels or 1)
         if isinstance(value, list | tuple) and all(isinstance(number, float | int) for number in value):
             value = torch.tensor(value, dtype=torch.float32)
