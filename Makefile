@@ -60,10 +60,10 @@ fuzz: $(READY) ## mutated recipes and command lines, damaged run folders (SEED, 
 		--corruptions $(CORRUPTIONS) --seconds $(SECONDS)
 
 ranks: $(READY) ## the tests with many processes, all of them (30 killed ranks, up to 6 at once): about a quarter of an hour
-	GENERALIST_ALL_TESTS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/training/test_ranks.py
+	GENERALIST_ALL_TESTS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/distributed/test_ranks.py
 
 kills: $(READY) ## 200 random SIGKILLs in training and evaluation, each resumed, the results compared bit for bit
-	GENERALIST_KILLS=200 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/training/test_kills.py
+	GENERALIST_KILLS=200 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/runs/test_kills.py
 
 bench: $(READY) ## speed against the textbook loop and against the bare passes, as ratios
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/step.py

@@ -26,7 +26,7 @@ import torch
 
 import generalist
 from generalist.attacks import autoattack, misclassified
-from generalist.build import build
+from generalist.runs.experiment import build
 
 PEER = "pyautoattack"
 TURN = 1.0  # seconds

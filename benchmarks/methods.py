@@ -18,8 +18,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 from generalist import load_recipe, recipe_names
-from generalist.build import Experiment, build
-from generalist.cost import AT_PASSES, passes_per_step
+from generalist.recipes.cost import AT_PASSES, passes_per_step
+from generalist.runs.experiment import Experiment, build
 
 LATE = Fraction(95, 100)
 SETS = ["data.size=32", "model.name=resnet18", "model.width=16", "training.precision=float32"]

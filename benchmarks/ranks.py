@@ -26,7 +26,7 @@ import torch.distributed as dist
 from torch.utils.flop_counter import FlopCounterMode
 
 from generalist import build_model, load_recipe
-from generalist.cost import passes_per_step
+from generalist.recipes.cost import passes_per_step
 from generalist.training.scaling import EFFICIENCY, LATENCY, Job, Machines, epoch, epoch_mixed_every_step
 
 NAME = "digits-generalist-d-norms"

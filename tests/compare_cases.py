@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from generalist.catalogue import load_recipe
 from generalist.core.files import sealed
-from generalist.recipe import Recipe
-from generalist.report.compare import Entry
+from generalist.recipes.catalogue import load_recipe
+from generalist.recipes.schema import Recipe
+from generalist.report.comparison import Entry
 from generalist.report.paper import method_of
 
 SUITE_COLUMNS = {

@@ -30,8 +30,6 @@ def test_a_file_imports_only_from_its_own_layer_and_those_before():
     ]
     for path in files:
         layer = path.relative_to(ROOT).parts[0].removesuffix(".py")
-        if layer == "recipes":
-            continue
         assert layer in generalist.LAYERS, f"{layer} is not in LAYERS"
         allowed = generalist.LAYERS[: generalist.LAYERS.index(layer) + 1]
         assert _imports(path) <= set(allowed), f"{path}: {_imports(path) - set(allowed)} comes after {layer}"

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import generalist
-from generalist.catalogue import load_recipe
+from generalist.recipes.catalogue import load_recipe
 
 README = Path(__file__).parents[1] / "README.md"
 SHORT = ["training.epochs=2", "data.limit=200"]

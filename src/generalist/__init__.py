@@ -7,25 +7,24 @@ from generalist.version import __version__
 
 if TYPE_CHECKING:
     from generalist import attacks
-    from generalist.api import evaluate, load
-    from generalist.catalogue import load_recipe, recipe_names
-    from generalist.comparison import compare
     from generalist.core.errors import RunError, UserError
     from generalist.core.threat import Threat
     from generalist.core.types import Batch, LossTerms
     from generalist.data import DATASETS, Dataset, load_dataset
     from generalist.evaluation import Attacked, Suite, load_suite
-    from generalist.learner import Learner
     from generalist.mixing import Mix, MixPlan
     from generalist.models import MODELS, build_model, load_model, load_weights, save_model
     from generalist.objectives import OBJECTIVES
-    from generalist.recipe import Recipe
-    from generalist.run import Run, train
+    from generalist.recipes.catalogue import load_recipe, recipe_names
+    from generalist.recipes.schema import Recipe
+    from generalist.runs.compare import compare
+    from generalist.runs.evaluate import evaluate, load
+    from generalist.runs.train import Run, train
+    from generalist.training.learner import Learner
 
 LAYERS = (
-    "version", "core", "data", "models", "attacks", "objectives", "optimizers", "learner", "mixing", "training",
-    "evaluation", "report", "recipe", "catalogue", "build", "cost", "recorder", "run", "api", "targets", "comparison",
-    "doctor", "cli",
+    "version", "core", "distributed", "data", "models", "fastpass", "attacks", "objectives", "mixing", "training",
+    "evaluation", "report", "recipes", "runs", "cli",
 )  # fmt: skip
 """Each layer imports only from those before it; a test reads the imports."""
 
@@ -64,20 +63,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "api": ("evaluate", "load"),
-    "catalogue": ("load_recipe", "recipe_names"),
-    "comparison": ("compare",),
+    "runs.evaluate": ("evaluate", "load"),
+    "recipes.catalogue": ("load_recipe", "recipe_names"),
+    "runs.compare": ("compare",),
     "core.errors": ("RunError", "UserError"),
     "core.threat": ("Threat",),
     "core.types": ("Batch", "LossTerms"),
     "data": ("DATASETS", "Dataset", "load_dataset"),
     "evaluation": ("Attacked", "Suite", "load_suite"),
-    "learner": ("Learner",),
+    "training.learner": ("Learner",),
     "mixing": ("Mix", "MixPlan"),
     "models": ("MODELS", "build_model", "load_model", "load_weights", "save_model"),
     "objectives": ("OBJECTIVES",),
-    "recipe": ("Recipe",),
-    "run": ("Run", "train"),
+    "recipes.schema": ("Recipe",),
+    "runs.train": ("Run", "train"),
 }
 """Where the public names are. They are imported when they are first used: torch takes seconds, and the command has to
 be able to stop quietly meanwhile (`__main__`)."""

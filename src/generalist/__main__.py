@@ -13,7 +13,7 @@ def _leave(number: int, frame: FrameType | None) -> None:
 def main() -> None:
     """`generalist …`."""
     before = signal.signal(signal.SIGINT, _leave)
-    from generalist.cli import main as command
+    from generalist.cli.main import main as command
 
     signal.signal(signal.SIGINT, before)
     try:

@@ -15,7 +15,8 @@ from generalist.attacks.view import counted_passes, misclassified
 from generalist.attacks.windows import Window, _bump, first_points
 from generalist.core.errors import UserError
 from generalist.core.rng import ImageStreams, generator
-from generalist.models import Patches, build_model, patches
+from generalist.fastpass import Patches, patches
+from generalist.models import build_model
 
 NORMS = ["linf", "l2", "l1"]
 THREATS = {norm: Threat.parse(f"{norm}:{eps}") for norm, eps in (("linf", "0.2"), ("l2", "0.9"), ("l1", "3"))}

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from cli_cases import SMALL, Cli, Outcome
 
-from generalist.cli import main
-from generalist.run import Run, train
+from generalist.cli.main import main
+from generalist.runs.train import Run, train
 
 
 @pytest.fixture

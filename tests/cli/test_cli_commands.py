@@ -16,10 +16,10 @@ import yaml
 from cli_cases import SMALL, TINY, Cli
 
 import generalist
-from generalist import doctor
-from generalist.catalogue import load_recipe, recipe_names, recipe_parts
-from generalist.recipe import parse_recipe
-from generalist.run import Run
+from generalist.recipes.catalogue import load_recipe, recipe_names, recipe_parts
+from generalist.recipes.schema import parse_recipe
+from generalist.runs import doctor
+from generalist.runs.train import Run
 
 ESCAPE = "\x1b"
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from cli_cases import Cli, Outcome
 
-from generalist.catalogue import load_recipe
 from generalist.core.errors import UserError
-from generalist.recipe import parse_recipe
-from generalist.run import Run
+from generalist.recipes.catalogue import load_recipe
+from generalist.recipes.schema import parse_recipe
+from generalist.runs.train import Run
 
 NESTED = "[" * 3000 + "]" * 3000
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
@@ -192,7 +192,7 @@ def test_what_does_not_fit_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch
     def large(*args: Any, **options: Any) -> None:
         raise TOO_LARGE[case]
 
-    monkeypatch.setattr("generalist.cli.load_recipe", large)
+    monkeypatch.setattr("generalist.cli.main.load_recipe", large)
     outcome = cli("recipes", "show", "digits-at")
     assert outcome.code == 1
     (line,) = outcome.errors
@@ -203,7 +203,7 @@ def test_a_bug_of_our_own_is_not_hidden(cli: Cli, monkeypatch: pytest.MonkeyPatc
     def bug(*args: Any, **options: Any) -> None:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
-    monkeypatch.setattr("generalist.cli.load_recipe", bug)
+    monkeypatch.setattr("generalist.cli.main.load_recipe", bug)
     with pytest.raises(RuntimeError, match="shapes"):
         cli("recipes", "show", "digits-at")
 

@@ -13,8 +13,8 @@ from PIL import Image
 
 import generalist
 import strangers
-from generalist import cli as command_line
-from generalist.run import Run
+from generalist.cli import main as command_line
+from generalist.runs.train import Run
 
 LINF = ("--threat", "linf:8/255")
 

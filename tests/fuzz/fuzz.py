@@ -29,10 +29,11 @@ from fuzz_folders import Base, folder_case, make_base
 from fuzz_guard import Failure, stream
 from fuzz_recipes import attack_case, recipe_case, suite_case, training_case
 
-from generalist import cli, doctor
+from generalist.cli import main as cli
 from generalist.core.errors import UserError
 from generalist.data import DATASETS
 from generalist.report import figures
+from generalist.runs import doctor
 from generalist.training import journal
 
 Case = Callable[..., str]

@@ -14,7 +14,7 @@ from fuzz_guard import Failure, Outcome, command
 from fuzz_mutations import NUMBERS, broken_text, broken_tree
 
 from generalist.report.console import Silent
-from generalist.run import train
+from generalist.runs.train import train
 from generalist.training.guards import Interrupted
 
 SMALL = (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from generalist.cli import main
+from generalist.cli.main import main
 
 SECONDS = 20
 MOST_LINES, LONGEST = 25, 1000

@@ -10,13 +10,13 @@ from fuzz_guard import Failure, calm, command
 from fuzz_mutations import broken_text, broken_tree, swapped_tree
 
 from generalist.attacks import ATTACKS
-from generalist.build import build_plan
-from generalist.catalogue import load_recipe
 from generalist.core.errors import RunError, UserError
 from generalist.core.yaml_text import parse_yaml
-from generalist.cost import cost_in_at
 from generalist.evaluation import load_suite
-from generalist.recipe import parse_recipe
+from generalist.recipes.catalogue import load_recipe
+from generalist.recipes.cost import cost_in_at
+from generalist.recipes.schema import parse_recipe
+from generalist.runs.experiment import build_plan
 from generalist.training.placement import phases
 
 NAMES = (

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from generalist import Batch, LossTerms
-from generalist.learner import Learner
 from generalist.mixing import REST, Mix, MixPlan, Points, Share
+from generalist.training.learner import Learner
 from generalist.training.state import TrainState
 
 NAMES = ("linf", "natural", "l2")

@@ -11,10 +11,10 @@ from torch import nn
 from generalist import Learner, Threat, build_model
 from generalist.attacks import ascend, cross_entropy
 from generalist.core.types import Batch, moment
-from generalist.learner import ema_
 from generalist.mixing import Mix
 from generalist.objectives import make_objective, perturbed_weights
 from generalist.objectives.multi_norm import steepest_of_all
+from generalist.training.learner import ema_
 
 LINF = {"threat": "linf:1/10", "steps": 4}
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from generalist import Threat, load_recipe, recipe_names
-from generalist.build import build
 from generalist.evaluation import evaluate_split
+from generalist.runs.experiment import build
 
 THREAT = Threat.parse("linf:3/20")
 NATURAL = ("natural", "corrupted")

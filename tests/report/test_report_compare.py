@@ -13,7 +13,7 @@ from rich.console import Console
 
 from compare_cases import SUITE_COLUMNS, entry
 from generalist.core.errors import UserError
-from generalist.report.compare import Comparison, check_alike, distinct_names, make_comparison, ranks
+from generalist.report.comparison import Comparison, check_alike, distinct_names, make_comparison, ranks
 from generalist.report.layouts import csv_text, latex_text, markdown_text, plain_text, terminal_tables
 from generalist.report.paper import METHODS, method_of, network_of, paper_table
 from generalist.report.scatter import _floor, draw_scatter, pareto_front

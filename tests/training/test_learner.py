@@ -6,9 +6,9 @@ from torch import nn
 
 from generalist import Batch, LossTerms, build_model
 from generalist.core.schedules import constant
-from generalist.learner import Learner
 from generalist.objectives import make_objective
-from generalist.optimizers import OPTIMIZERS
+from generalist.training.learner import Learner
+from generalist.training.optimizers import OPTIMIZERS
 
 
 def batch(count=12):

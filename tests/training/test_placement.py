@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from generalist import load_recipe
-from generalist.build import build_plan
+from generalist.runs.experiment import build_plan
 from generalist.training.placement import Phase, phases, place, speed_up
 
 COSTS = {"linf": 11.0, "natural": 1.0, "l2": 11.0}

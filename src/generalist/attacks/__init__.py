@@ -20,14 +20,7 @@ from generalist.attacks.mim import mim
 from generalist.attacks.pace import watched
 from generalist.attacks.pgd import ascend, fgsm, pgd
 from generalist.attacks.square import square
-from generalist.attacks.view import (
-    attack_view,
-    counted_passes,
-    frozen,
-    loss_and_gradient,
-    loss_scale,
-    misclassified,
-)
+from generalist.attacks.view import attack_view, counted_passes, frozen, loss_and_gradient, loss_scale, misclassified
 from generalist.core.registry import Registry
 
 ATTACKS: Registry[Callable[..., Tensor]] = Registry("attack", runtime=("threat", "generator", "criterion", "start"))

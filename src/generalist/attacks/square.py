@@ -23,7 +23,7 @@ from generalist.core.errors import UserError
 from generalist.core.rng import ImageStreams, Source, per_image
 from generalist.core.threat import Norm, Threat
 from generalist.core.types import Count, Steps, Unit
-from generalist.models import Patchable, Patches, float32_on_cpu
+from generalist.fastpass import Patchable, Patches, float32_on_cpu
 
 SCHEDULE = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  # the windows' area halves after these, of 10 000 queries
 BLOCK = 64  # queries whose random numbers are drawn at once: one at a time costs more than a small model does

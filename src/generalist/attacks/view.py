@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from generalist.core.types import Criterion
-from generalist.models import folded, forget_transforms
+from generalist.fastpass import folded, forget_transforms
 
 # half precision loses small gradients; the direction of a step does not depend on the scale of the loss
 HALF_LOSS_SCALE = 2.0**10

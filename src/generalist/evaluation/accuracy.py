@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from generalist.attacks import frozen, misclassified, pgd
-from generalist.core import ranks
 from generalist.core.rng import ImageStreams
 from generalist.core.threat import Threat
 from generalist.core.types import Batch
 from generalist.data import Split, ordered
+from generalist.distributed import ranks
 
 Progress = Callable[[int, int], None]
 """(images done, images in all)"""

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from generalist.attacks import frozen
 from generalist.attacks.view import steady_forward
-from generalist.core import ranks
 from generalist.core.rng import generator
 from generalist.data.splits import Shape
+from generalist.distributed import ranks
 from generalist.models.attributes import attributes
 
 PROBE_IMAGES = 16

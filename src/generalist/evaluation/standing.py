@@ -9,8 +9,8 @@ from torch import Tensor
 
 from generalist.attacks.pace import watched
 from generalist.attacks.view import Passes
-from generalist.core import ranks
 from generalist.core.threat import Threat
+from generalist.distributed import ranks
 from generalist.evaluation.accuracy import percent
 from generalist.evaluation.suite import Stage, Suite
 

@@ -14,10 +14,10 @@ from typing import Any, BinaryIO
 
 from torch import Tensor
 
-from generalist.core import ranks
 from generalist.core.files import fingerprint, seal_holds, sealed
 from generalist.core.rng import image_ids
 from generalist.core.threat import Threat
+from generalist.distributed import ranks
 from generalist.evaluation.suite import Stage
 
 VERSION = 2

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from generalist.attacks import apgd
-from generalist.core.ranks import over_the_batch
 from generalist.core.types import InnerSteps, Loss, LossTerms, Moment, Unit
+from generalist.distributed.ranks import over_the_batch
 from generalist.objectives.fields import Threats
 from generalist.objectives.registry import OBJECTIVES
 from generalist.objectives.stateful import Stateful

@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 from generalist.attacks import misclassified, pgd
 from generalist.core.errors import RunError
-from generalist.core.ranks import over_the_batch
 from generalist.core.threat import Threat
 from generalist.core.types import Count, Loss, LossTerms, Moment, PositiveFloat, Unit
+from generalist.distributed.ranks import over_the_batch
 from generalist.objectives.registry import OBJECTIVES
 from generalist.objectives.stateful import Stateful
 

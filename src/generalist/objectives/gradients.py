@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from generalist.attacks import loss_scale
-from generalist.core.ranks import over_the_batch
+from generalist.distributed.ranks import over_the_batch
 
 
 def weight_gradients(loss: Tensor, weights: Sequence[nn.Parameter]) -> list[Tensor]:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from generalist.report.compare import COST, ON_TEST, UNIONS, Column, Comparison, Rank, Row
+from generalist.report.comparison import COST, ON_TEST, UNIONS, Column, Comparison, Rank, Row
 
 MISSING = "–"
 SELECTED = "selected by"

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-from generalist.report.compare import NATURAL, UNIONS, Comparison, Row
+from generalist.report.comparison import NATURAL, UNIONS, Comparison, Row
 from generalist.report.figures import GLOBAL, PAPER
 
 OURS, GENERALIST, THEIRS = "#0072B2", "#D55E00", "#777777"

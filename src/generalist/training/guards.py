@@ -9,9 +9,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from generalist.core import ranks
 from generalist.core.errors import RunError, UserError
-from generalist.learner import Learner
+from generalist.distributed import ranks
+from generalist.training.learner import Learner
 
 
 class Interrupted(Exception):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from generalist.core.errors import UserError
-from generalist.core.ranks import local_rank, started_together
+from generalist.distributed.ranks import local_rank, started_together
 
 Precision = Literal["auto", "float32", "bf16", "fp16"]
 _WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")

@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from generalist.core import ranks
 from generalist.core.errors import UserError
 from generalist.core.types import LossTerms, StateTree
-from generalist.learner import Learner, below, copy_tree_, state_tree
+from generalist.distributed import ranks
 from generalist.mixing import Mix
 from generalist.training.checkpoint import latest_checkpoint, save_checkpoint
 from generalist.training.instruments import Regret
+from generalist.training.learner import Learner, below, copy_tree_, state_tree
 from generalist.training.placement import Phase
 
 

@@ -1,0 +1,292 @@
+"""The processes that share a job: one, unless torchrun started more. The only code that talks to torch.distributed."""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from generalist.core.errors import RunError, UserError
+from generalist.distributed.rendezvous import fresh_store
+
+T = TypeVar("T")
+
+
+@dataclass
+class Traffic:
+    """Bytes that this process has sent, by what for; of tensors, with the usual algorithms (ring, tree)."""
+
+    sent: dict[str, int]
+
+    def add(self, purpose: str, size: float) -> None:
+        self.sent[purpose] = self.sent.get(purpose, 0) + round(size)
+
+
+traffic = Traffic({})
+
+
+def rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def leads() -> bool:
+    """Whether this process is the one that writes and speaks."""
+    return rank() == 0
+
+
+def started_together() -> int:
+    """How many processes torchrun started, joined yet or not."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def local_rank() -> int:
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def restarted() -> bool:
+    """Whether torchrun has begun anew after a process was lost."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+@contextmanager
+def joined_ranks() -> Iterator[None]:
+    """Inside, this process is one of those that torchrun started; alone, nothing changes.
+
+    Each takes its share of the cores: busy processes with a thread for every core spin against one another.
+    """
+    if started_together() == 1 or dist.is_initialized():
+        yield
+        return
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if here > 1:  # else nobody shares the cores, and OMP_NUM_THREADS is the user's own, not torchrun's
+        torch.set_num_threads(threads_each(here))
+    if torch.cuda.is_available():
+        torch.cuda.set_device(local_rank())
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    try:
+        shared, rank, world = next(dist.rendezvous("env://", timeout=patience()))
+        store = fresh_store(shared, rank, world, patience=patience())
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=patience())
+    except (ValueError, RuntimeError, TimeoutError) as error:
+        raise UserError(f"the processes could not find each other: {str(error).splitlines()[0]}") from None
+    try:
+        yield
+        wait_for_all()  # nobody leaves while another still talks to it
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        raise RunError(f"a process was lost: {' '.join(str(error).split())}") from None
+
+
+def threads_each(processes: int) -> int:
+    """Threads for each of so many processes on this machine."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // processes)
+
+
+def patience() -> timedelta:
+    """How long the others are waited for: $GENERALIST_TIMEOUT seconds, or half an hour."""
+    given = os.environ.get("GENERALIST_TIMEOUT", "1800")
+    try:
+        return timedelta(seconds=float(given))
+    except ValueError:
+        raise UserError(f"GENERALIST_TIMEOUT is a number of seconds, got {given!r}") from None
+
+
+def wait_for_all() -> None:
+    """Until every process is here; one that does not come in time is named."""
+    if world() == 1:
+        return
+    began = time.monotonic()
+    try:
+        dist.monitored_barrier(timeout=patience(), wait_all_ranks=True)
+    except RuntimeError as error:
+        late = time.monotonic() - began >= 0.9 * patience().total_seconds()
+        what = f"did not answer within {patience().total_seconds():g} s" if late else "was lost"
+        raise RunError(f"a process {what}: {' '.join(str(error).split())}") from None
+
+
+def gathered(value: Any) -> list[Any]:
+    """What every process has, in the order of ranks, to each of them. Small things only: it is pickled among ours."""
+    if world() == 1:
+        return [value]
+    wait_for_all()
+    found: list[Any] = [None] * world()
+    dist.all_gather_object(found, value)
+    return found
+
+
+def by_leader(function: Callable[[], T]) -> T | None:
+    """Done by rank 0 alone while the others wait; what goes wrong there ends all of them."""
+    result, error = None, None
+    if leads():
+        try:
+            result = function()
+        except (UserError, RunError) as raised:
+            error = raised
+    error = gathered(error)[0]
+    if error is not None:
+        raise error
+    return result
+
+
+def sum_over_ranks_(tensors: Sequence[Tensor], *, purpose: str) -> None:
+    """Each tensor ← its sum over all processes, as one reduction."""
+    if world() == 1 or not tensors:
+        return
+    wait_for_all()
+    _reduce_(tensors, None, world(), purpose)
+
+
+def _reduce_(tensors: Sequence[Tensor], group: Any, count: int, purpose: str) -> None:
+    with _as_one(tensors) as flat:
+        dist.all_reduce(flat, group=group)
+    traffic.add(purpose, 2 * (count - 1) / count * flat.numel() * flat.element_size())
+
+
+def show_all_(tensors: Sequence[Tensor], *, source: int, purpose: str) -> None:
+    """Each tensor ← that of the rank `source`, on every rank."""
+    if world() == 1:
+        return
+    wait_for_all()
+    for kind in dict.fromkeys(tensor.dtype for tensor in tensors):
+        with _as_one([tensor for tensor in tensors if tensor.dtype == kind]) as flat:
+            dist.broadcast(flat, source)
+        if rank() == source:
+            traffic.add(purpose, (world() - 1) * flat.numel() * flat.element_size())
+
+
+@contextmanager
+def _as_one(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
+    """All of them in one row, to be written to; what is in it afterwards is what they get."""
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    yield flat
+    for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        tensor.copy_(part.view_as(tensor))
+
+
+def hand_over(
+    tensors: Mapping[str, Tensor] | None, values: Any, *, source: int, to: Sequence[int], purpose: str
+) -> tuple[dict[str, Tensor], Any] | None:
+    """Named tensors and plain values from the rank `source` to the ranks `to`; all of these call it together.
+
+    What was received, or None on ranks that are neither. The source gets nothing back.
+    """
+    me, receivers = rank(), [other for other in to if other != source]
+    if me == source:
+        assert tensors is not None
+        named = {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+        shapes = {name: (tuple(tensor.shape), tensor.dtype, str(tensor.device)) for name, tensor in named.items()}
+        for other in receivers:
+            dist.send_object_list([shapes, values], dst=other)
+            for tensor in named.values():
+                dist.send(tensor, dst=other)
+                traffic.add(purpose, tensor.numel() * tensor.element_size())
+        return None
+    if me not in receivers:
+        return None
+    head: list[Any] = [None, None]
+    dist.recv_object_list(head, src=source)
+    received = {}
+    for name, (shape, dtype, device) in head[0].items():
+        received[name] = torch.empty(shape, dtype=dtype, device=device.partition(":")[0])
+        dist.recv(received[name], src=source)
+    return received, head[1]
+
+
+def evenly(rows: slice, pieces: int) -> list[slice]:
+    """The rows in so many consecutive parts that differ by one at most; the longer ones come first."""
+    size, longer = divmod(rows.stop - rows.start, pieces)
+    starts = [rows.start + index * size + min(index, longer) for index in range(pieces + 1)]
+    return [slice(first, stop) for first, stop in pairwise(starts)]
+
+
+@dataclass(frozen=True)
+class Team:
+    """The ranks that share a learner's batches, and this one's place among them."""
+
+    ranks: tuple[int, ...] = (0,)
+    group: Any = None
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+    @property
+    def place(self) -> int:
+        return self.ranks.index(rank())
+
+    def rows(self, count: int) -> slice:
+        """This rank's part of a batch of `count`; parts differ by one image at most."""
+        return evenly(slice(0, count), self.size)[self.place]
+
+    def sum_(self, tensors: Sequence[Tensor], *, purpose: str) -> None:
+        if self.size > 1 and tensors:
+            _reduce_(tensors, self.group, self.size, purpose)
+
+    def sum(self, tensor: Tensor, *, purpose: str) -> Tensor:
+        """The sum over the team as part of the graph: every rank's loss sends its gradient back to every rank."""
+        total: Tensor = _TeamSum.apply(tensor, self, purpose)
+        return total
+
+
+class _TeamSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, team: Team, purpose: str) -> Tensor:
+        ctx.team, ctx.purpose = team, purpose
+        total = tensor.clone()
+        team.sum_([total], purpose=purpose)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        gradient = gradient.clone()
+        ctx.team.sum_([gradient], purpose=ctx.purpose)
+        return gradient, None, None
+
+
+ALONE = Team()
+_team: ContextVar[tuple[Team, float]] = ContextVar("team", default=(ALONE, 1.0))
+
+
+@contextmanager
+def as_part_of(team: Team, share: float) -> Iterator[None]:
+    """Inside, this rank works on `share` of the batch that the team works on together."""
+    token = _team.set((team, share))
+    try:
+        yield
+    finally:
+        _team.reset(token)
+
+
+def current_team() -> Team:
+    """The team whose batch this rank works on a part of; itself alone outside a learner's step."""
+    return _team.get()[0]
+
+
+def over_the_batch(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Means over this rank's part → means over the whole batch, where a team shares it."""
+    team, share = _team.get()
+    if team.size == 1:
+        return list(tensors)
+    weighed = [tensor * share for tensor in tensors]
+    team.sum_(weighed, purpose="gradients")
+    return weighed
+
+
+def make_teams(placements: Sequence[Sequence[int]]) -> dict[tuple[int, ...], Team]:
+    """A team for every set of ranks; all processes must call this together, with the same sets in the same order."""
+    wanted = list(dict.fromkeys(tuple(ranks) for ranks in placements))
+    return {ranks: Team(ranks, dist.new_group(list(ranks)) if len(ranks) > 1 else None) for ranks in wanted}

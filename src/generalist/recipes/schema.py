@@ -1,0 +1,383 @@
+"""A recipe: everything that decides a result, in one file. Nothing below `build` sees it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import PurePath
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    model_validator,
+)
+
+from generalist.core.errors import LONGEST_VALUE, UserError, cut, shown, unknown
+from generalist.core.files import LONGEST_NAME, file_name
+from generalist.core.registry import Registry, explain
+from generalist.core.schedules import SCHEDULES
+from generalist.core.threat import Threat, parse_fraction
+from generalist.core.types import Count, Exact, Natural, NonNegativeFloat, PositiveFloat, Steps, Unit
+from generalist.mixing import REST, Gamma, Points, Share
+from generalist.objectives import OBJECTIVES, networks_needed
+from generalist.training.optimizers import OPTIMIZERS
+from generalist.training.precision import Precision
+from generalist.training.selection import Rule
+
+
+@dataclass(frozen=True)
+class Component:
+    """A registered function by name, with its fields checked and complete."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        return {"name": self.name} | {key: _plain(value) for key, value in self.options.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Fraction | Threat):
+        return str(value)
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _component(registry: Registry[Any]) -> Callable[[Any], Component]:
+    def parse(value: Any) -> Component:
+        if isinstance(value, Component):
+            return value
+        if not isinstance(value, str | Mapping):
+            raise ValueError(
+                f"takes a name or a mapping with a name, such as {registry.names()[0]}, got {shown(value)}"
+            )
+        options = {"name": value} if isinstance(value, str) else dict(value)
+        if "name" not in options:
+            raise ValueError(f"needs a name, one of {', '.join(registry.names())}")
+        name = options.pop("name")
+        return Component(name, _reraised(registry.check, name, options))
+
+    return parse
+
+
+def _reraised(function: Callable[..., Any], *args: Any) -> Any:
+    """Our own errors as pydantic wants them."""
+    try:
+        return function(*args)
+    except UserError as error:
+        raise ValueError(str(error)) from None
+
+
+class _GammaPoints(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    at: tuple[Exact, ...]
+    values: tuple[Unit, ...]
+
+
+def _gamma(value: Any) -> Gamma:
+    """rest · a number · {share: 0.5} · {at: [0, 1/3, 2/3, 1], values: [1, 1, 1, 0]}"""
+    if value == REST or isinstance(value, Points | Share):
+        return value
+    if isinstance(value, Mapping):
+        for key in value:
+            if key not in ("share", "at", "values"):
+                raise ValueError(str(unknown("field of gamma:", key, ("share", "at", "values"))))
+        if "share" in value:
+            if len(value) > 1:
+                raise ValueError("takes a share or breakpoints {at: […], values: […]}, got both")
+            return Share(_unit(value["share"], "a share of the rest"))
+        points = _GammaPoints.model_validate(value)
+        return _reraised(Points, points.at, points.values)
+    return Points((Fraction(0),), (_unit(value, "a constant gamma"),))
+
+
+def _unit(value: Any, what: str) -> float:
+    try:
+        number = float(parse_fraction(value))
+    except UserError:
+        raise ValueError(
+            f"takes `rest`, a number, {{share: …}} or {{at: […], values: […]}}, got {shown(value)}"
+        ) from None
+    if not 0 <= number <= 1:
+        raise ValueError(f"{what} lies in 0..1, got {shown(value)}")
+    return number
+
+
+def _plain_gamma(gamma: Gamma) -> Any:
+    if isinstance(gamma, Share):
+        return {"share": gamma.of_rest}
+    if isinstance(gamma, Points):
+        return gamma.values[0] if len(gamma.values) == 1 else {"at": _plain(gamma.at), "values": list(gamma.values)}
+    return gamma
+
+
+def _text(value: str) -> str:
+    """Something to look up: the name of a part, a file or a device."""
+    if not 0 < len(value) <= LONGEST_TEXT or not value.isprintable():
+        raise ValueError(f"takes 1 to {LONGEST_TEXT} printable characters, got {shown(value)}")
+    return value
+
+
+LONGEST_TEXT = 1000
+Text = Annotated[str, AfterValidator(_text)]
+MOST_LEARNERS, MOST_THREATS = 30, 20
+_AsPlain = PlainSerializer(lambda component: component.plain())
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+
+LABELS = "labels"
+"""What the network that labels `data.extra` is called in `needs`."""
+
+
+class ExtraSection(Section):
+    """More training images: an .npz with images and labels, and the share of each batch that comes from it."""
+
+    file: Text
+    share: Annotated[float, Field(gt=0, lt=1)] = 0.5
+
+
+class DataSection(Section):
+    """Which images, how they are split, and how training images are varied."""
+
+    name: Text
+    root: Text | None = None
+    size: Annotated[int, Field(ge=1, le=4096)] | None = None
+    validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    limit: Count | None = None
+    crop: Natural = 0
+    flip: bool = False
+    cutout: Natural = 0
+    workers: Annotated[int, Field(ge=0, le=1000)] = 0
+    extra: ExtraSection | None = None
+
+
+class ModelSection(Section):
+    """A network by name; normalisation by the training set's mean and deviation is inside it unless `none`."""
+
+    name: Text
+    width: Count | None = None
+    normalize: Literal["data", "none"] = "data"
+    options: dict[str, Any] = {}
+
+
+class LearnerSection(Section):
+    """A task: objective, optimizer, schedule, and the weight γ in the global learner.
+
+    `weight_perturbation` is AWP's γ: 0.01 around AT, 0.005 around TRADES.
+    """
+
+    objective: Annotated[Component, BeforeValidator(_component(OBJECTIVES)), _AsPlain]
+    optimizer: Annotated[Component, BeforeValidator(_component(OPTIMIZERS)), _AsPlain]
+    schedule: Annotated[Component, BeforeValidator(_component(SCHEDULES)), _AsPlain] = Component("constant")
+    gamma: Annotated[Any, BeforeValidator(_gamma), PlainSerializer(_plain_gamma)] = REST
+    weight_averaging: bool = False
+    weight_perturbation: NonNegativeFloat = 0.0
+
+
+class MixingSection(Section):
+    """The global learner. `start` (t') is a share of training, `every_epochs` is c, `decay` is α'."""
+
+    decay: Annotated[float, Field(ge=0, lt=1)] = 0.999
+    decay_warmup: bool = True
+    redistribute: Literal["boundary", "every_step", "never"] = "boundary"
+    start: Annotated[Exact, Field(ge=0, le=1)] = Fraction(5, 8)
+    every_epochs: Count = 5
+    batchnorm: Literal["mix", "recalibrate"] = "mix"
+    recalibrate_batches: Count = 16
+    momentum: Literal["reset", "keep"] = "reset"
+    averages: Literal["reset", "keep"] = "reset"
+    train_idle: bool = False
+
+
+class TrainingSection(Section):
+    """`sync_batchnorm`: where ranks split a batch, BatchNorm sees all of it, for two small sums per layer and pass.
+
+    Switched off, the result depends on the number of ranks.
+    """
+
+    epochs: Annotated[int, Field(ge=1, le=10_000)]
+    batch_size: Count = 128
+    precision: Precision = "auto"
+    device: Text = "auto"
+    clip_norm: PositiveFloat | None = None
+    accumulate: Count = 1
+    sync_batchnorm: bool = True
+    bad_steps: Count = 10
+    checkpoint_epochs: Count = 1
+    checkpoint_minutes: NonNegativeFloat = 10.0
+
+
+class ValidationSection(Section):
+    """PGD-`steps` under each threat, on `images` of the held-out split (all of it if not given)."""
+
+    threats: Annotated[tuple[Threat, ...], Field(max_length=MOST_THREATS)]
+    every_epochs: Count = 1
+    images: Count | None = None
+    steps: Steps = 20
+    batch_size: Count = 250
+
+
+class InitSection(Section):
+    """Start from an existing checkpoint's weights, as if `epoch` epochs were done."""
+
+    from_: Annotated[Text, Field(alias="from")]
+    epoch: Natural = 0
+
+
+class Recipe(Section):
+    name: Annotated[str, BeforeValidator(lambda given: _reraised(file_name, given, "a recipe's name"))]
+    description: Annotated[str, Field(max_length=LONGEST_TEXT)] = ""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    data: DataSection
+    model: ModelSection
+    training: TrainingSection
+    learners: Annotated[dict[str, LearnerSection], Field(min_length=1, max_length=MOST_LEARNERS)]
+    mixing: MixingSection = MixingSection()
+    validation: ValidationSection
+    select: Rule = "validation"
+    init: InitSection | None = None
+    needs: dict[str, Text] = {}
+    """Networks that must be trained before, by what objectives call them: a run, a weights file, or a recipe's name."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Recipe":
+        for name in self.learners:
+            plain = name.replace("-", "").replace("_", "").isalnum() and len(name.encode()) <= LONGEST_NAME
+            if name == "global" or not plain:
+                raise ValueError(f"{shown(name)} cannot name a learner; use letters, digits, - and _, and not 'global'")
+        if self.training.accumulate > self.training.batch_size:
+            raise ValueError(
+                f"training.accumulate must be at most the batch size {self.training.batch_size},"
+                f" got {self.training.accumulate}"
+            )
+        for name, learner in self.learners.items():
+            for need in networks_needed(learner.objective.name):
+                if need not in self.needs:
+                    raise ValueError(
+                        f"learner {name!r}: objective {learner.objective.name!r} needs a trained network {need!r};"
+                        f" give needs: {{{need}: …}} a run folder, a weights file or a recipe's name"
+                    )
+        wanted = {need for learner in self.learners.values() for need in networks_needed(learner.objective.name)}
+        wanted |= {LABELS} if self.data.extra else set()
+        for need in self.needs:
+            if need not in wanted:
+                listed = ", ".join(sorted(wanted)) or "none"
+                raise ValueError(f"needs names a network {shown(need)} that nothing here uses; what is used: {listed}")
+        if self.init and self.init.epoch >= self.training.epochs:
+            raise ValueError(f"init.epoch must be below training.epochs {self.training.epochs}, got {self.init.epoch}")
+        return self
+
+    def plain(self) -> dict[str, Any]:
+        """Nothing but strings, numbers, lists and mappings: what `recipe.yaml` holds."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.plain(), sort_keys=False, allow_unicode=True)
+
+
+def parse_recipe(raw: Mapping[str, Any]) -> Recipe:
+    """A plain mapping → a checked recipe, or one line saying what is wrong with it."""
+    if not isinstance(raw, Mapping):
+        raise UserError(f"a recipe is a mapping of fields, got {shown(raw)}")
+    _check_fields(raw, Recipe, "")
+    try:
+        return Recipe.model_validate(raw)
+    except ValidationError as error:
+        raise UserError(f"recipe {shown(raw.get('name', ''))}: {_complaint(error)}") from None
+
+
+def _complaint(error: ValidationError) -> str:
+    """The first complaint. Our own checks say what was given; a section's class means nothing to a user."""
+    first = error.errors(include_url=False)[0]
+    where = cut(".".join(str(part) for part in first["loc"]), LONGEST_VALUE)
+    if first["type"] == "value_error":
+        text = first["msg"].removeprefix("Value error, ")
+        return f"{where}: {text}" if where else text
+    if first["type"] in ("model_type", "dict_type"):
+        return f"{where}: takes a mapping of fields, got {shown(first['input'])}"
+    return explain(error).replace("Input should", "should")
+
+
+def _check_fields(raw: Any, schema: Any, where: str) -> None:
+    """Unknown fields, at any depth, with the near-miss suggested."""
+    if not isinstance(raw, Mapping):
+        return
+    if get_origin(schema) is Annotated:
+        schema = get_args(schema)[0]
+    if get_origin(schema) is dict:
+        for key, value in raw.items():
+            _check_fields(value, get_args(schema)[1], f"{where}{key}.")
+        return
+    options = [option for option in (get_args(schema) or (schema,)) if isinstance(option, type)]
+    for section in (option for option in options if issubclass(option, Section)):
+        names = {info.alias or name: info.annotation for name, info in section.model_fields.items()}
+        for key, value in raw.items():
+            if key not in names:
+                raise unknown(f"field of {where.removesuffix('.')}:" if where else "recipe field", key, names)
+            _check_fields(value, names[key], f"{where}{key}.")
+
+
+RUNTIME_FIELDS = (
+    ("description",), ("data", "root"), ("data", "workers"), ("training", "device"),
+    ("training", "checkpoint_epochs"), ("training", "checkpoint_minutes"),
+)  # fmt: skip
+
+
+def decisive(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a plain recipe that decide results."""
+    kept: dict[str, Any] = {}
+    for key, value in plain.items():
+        if isinstance(value, Mapping):
+            kept[key] = {inner: deeper for inner, deeper in value.items() if (key, inner) not in RUNTIME_FIELDS}
+        elif (key,) not in RUNTIME_FIELDS:
+            kept[key] = value
+    return kept
+
+
+Differing = tuple[tuple[str, ...], Any, Any]
+"""A field's path, its value in the one recipe and in the other."""
+
+
+def differences(ours: Recipe, theirs: Recipe) -> list[Differing]:
+    """The fields that decide results and differ."""
+
+    def walk(a: Any, b: Any, path: tuple[str, ...]) -> Iterator[Differing]:
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            for key in [*a, *(key for key in b if key not in a)]:
+                yield from walk(a.get(key), b.get(key), (*path, key))
+        elif path == ("data", "extra", "file") and a and b and PurePath(a).name == PurePath(b).name:
+            return  # a folder may have been moved
+        elif a != b:
+            yield path, a, b
+
+    return list(walk(decisive(ours.plain()), decisive(theirs.plain()), ()))
+
+
+def first_difference(ours: Recipe, theirs: Recipe) -> str | None:
+    """The first field that decides results and differs, as `field: ours, theirs`; None where there is none."""
+    for path, here, there in differences(ours, theirs):
+        return f"{'.'.join(path)} is {shown(here)} here and {shown(there)} there"
+    return None
+
+
+def settings_between(ours: Recipe, theirs: Recipe) -> list[str]:
+    """`field.path=value` for every field that makes our recipe theirs; none where it takes more than that."""
+    changes = []
+    for path, _, there in differences(ours, theirs):
+        if path == ("name",) or (path[0] == "learners" and len(path) < 3):
+            return []
+        if there is not None:
+            value = yaml.safe_dump(there, default_flow_style=True, allow_unicode=True, width=10**6)
+            value = value.removesuffix("...\n").strip()  # which YAML writes after a lone number
+            changes.append(f"{'.'.join(path)}={value}")
+    return changes

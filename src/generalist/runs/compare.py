@@ -1,0 +1,119 @@
+"""Run folders that were evaluated alike, read into one comparison; nothing is trained or attacked again."""
+
+import shlex
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from generalist.core.errors import (UserError, unknown)
+from generalist.core.files import digest
+from generalist.evaluation import (SUITE_NAMES, load_suite, model_hash, read_record)
+from generalist.report.comparison import (Comparison, Entry, distinct_names, make_comparison)
+from generalist.report.paper import (method_of, network_of, paper_table)
+from generalist.runs.train import Run
+
+STRONGEST_FIRST = ("autoattack", "paper", "quick", "pgd20")
+
+
+def compare(runs: Sequence[str | Path], *, suite: str | None = None, paper: str | None = None) -> Comparison:
+    """The global models of several runs, by the records that `generalist eval` left in their folders.
+
+    `suite` is the strongest shipped one that all of them have a record of, if not given; `paper` is the number of a
+    paper's table whose values are put beside ours: I to IV (Generalist++), 1a to 5 (CVPR 2023).
+    """
+    beside = paper_table(paper) if paper else None
+    found = [Run(folder) for folder in _run_folders([Path(folder) for folder in runs])]
+    places = [run.folder.resolve() for run in found]
+    for run, place in zip(found, places, strict=True):
+        if places.count(place) > 1:
+            raise UserError(f"{run.folder} is given twice")
+    chosen = _suite_name(suite, found) if suite else _strongest(found)
+    _check_recorded(found, chosen)
+    recipes = [run.recipe for run in found]
+    names = distinct_names([recipe.name for recipe in recipes], places)
+    return make_comparison([_entry(run, name, chosen) for run, name in zip(found, names, strict=True)], paper=beside)
+
+
+def _run_folders(paths: Sequence[Path]) -> list[Path]:
+    """Those that hold a run; `runs/*` names other files and folders too, which are left out with a word."""
+    if not paths:
+        raise UserError("nothing to compare: give run folders")
+    others = [path for path in paths if path.exists() and not (path / "recipe.yaml").is_file()]
+    listed = ", ".join(map(str, others))
+    if len(others) == len(paths):
+        raise UserError(f"nothing to compare: not a run folder (no recipe.yaml): {listed}")
+    if others:
+        warnings.warn(f"left out, not a run folder: {listed}", stacklevel=3)
+    return [path for path in paths if path not in others]
+
+
+def _record_file(run: Run, suite: str) -> Path:
+    return run.folder / "evaluations" / f"global-{suite}.json"
+
+
+def _suite_name(given: str, runs: Sequence[Run]) -> str:
+    """A suite's name, shipped or recorded in some run, or the YAML file of one."""
+    if Path(given).is_file():
+        return load_suite(given).name
+    files = [path for run in runs for path in (run.folder / "evaluations").glob("global-*.json")]
+    known = {*SUITE_NAMES, *(path.stem.removeprefix("global-") for path in files)}
+    if given not in known:
+        raise unknown("suite", given, known)
+    return given
+
+
+def _strongest(runs: Sequence[Run]) -> str:
+    """Of all runs; if they have none in common, the strongest that any has, so that it is asked of the others."""
+    for enough in (all, any):
+        for suite in STRONGEST_FIRST:
+            if enough(_record_file(run, suite).is_file() for run in runs):
+                return suite
+    return "pgd20"
+
+
+def _check_recorded(runs: Sequence[Run], suite: str) -> None:
+    missing = [run for run in runs if not _record_file(run, suite).is_file()]
+    if not missing:
+        return
+    command = ["generalist", "eval", *(str(run.folder) for run in missing), "--suite", suite]
+    made = next((run for run in runs if run not in missing), None)
+    if made is not None:
+        record = read_record(_record_file(made, suite))
+        threats = [threat for threat in record["per_image"] if threat != "natural"]
+        if any(threats != [str(threat) for threat in run.recipe.validation.threats] for run in missing):
+            command += [part for threat in threats for part in ("--threat", threat)]
+        command += ["--n", str(record["images"])]
+    lacking = ", ".join(str(run.folder) for run in missing)
+    have = "have" if len(missing) > 1 else "has"
+    raise UserError(f"{lacking} {have} no record of suite {suite}; make it with: {shlex.join(command)}")
+
+
+def _entry(run: Run, name: str, suite: str) -> Entry:
+    recipe, path = run.recipe, _record_file(run, suite)
+    record, summary = read_record(path), run.summary if run.finished else {}
+    return Entry(
+        name=name,
+        recipe=recipe.name,
+        run=str(run.folder),
+        method=method_of(recipe.name),
+        data=record.get("data", recipe.data.name),
+        network=network_of(recipe.model.name, recipe.model.width),
+        selected_by=summary.get("selected_by", recipe.select),
+        seconds=summary.get("seconds"),
+        record=record,
+        outdated=_outdated(run, path, record),
+    )
+
+
+def _outdated(run: Run, path: Path, record: dict[str, Any]) -> bool:
+    """Whether the record is of another model than the run has now."""
+    model = run.folder / "models" / "global.safetensors"
+    if not model.is_file():
+        return False
+    weights = record.get("weights")
+    if weights is not None:
+        return bool(weights["sha256"] != digest(model.read_bytes()))
+    if model.stat().st_mtime <= path.stat().st_mtime:
+        return False  # the file's time may be that of a copy, so a newer one is only a reason to look
+    return model_hash(run.model()) != record.get("model_sha256")

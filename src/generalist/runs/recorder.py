@@ -1,0 +1,136 @@
+"""What a run notes of itself: journal, validations, selected models, and when a checkpoint is due."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from generalist.runs.experiment import Experiment
+from generalist.distributed import ranks
+from generalist.core.files import user_path
+from generalist.recipes.cost import Workload
+from generalist.report.console import Reporter
+from generalist.training.instruments import drift
+from generalist.training.journal import (Journal, Unwritten)
+from generalist.training.selection import (Scores, Selection)
+from generalist.training.state import TrainState
+
+
+class Recorder:
+    """What happens at the end of an epoch, and when a checkpoint is due."""
+
+    def __init__(
+        self,
+        folder: Path,
+        experiment: Experiment,
+        reporter: Reporter,
+        journal: Journal | Unwritten,
+        workload: Workload,
+    ) -> None:
+        self._experiment, self._reporter, self._journal, self._workload = experiment, reporter, journal, workload
+        data = experiment.recipe.data
+        root = None if data.root is None else str(user_path(data.root).resolve())
+        trained_on = {"name": data.name, "root": root, "classes": list(experiment.dataset.classes)}
+        about = {"run": experiment.state.owner["recipe"], "data": trained_on}
+        self._selection = Selection(folder / "models", rule=experiment.recipe.select, about=about)
+        self._saved = self._ticked = time.monotonic()
+
+    def tick(self, state: TrainState) -> None:
+        now = time.monotonic()
+        state.seconds += now - self._ticked
+        self._ticked = now
+        self._reporter.advance(state.step, self._experiment.plan.steps, share=self._workload.share(state.step))
+
+    def save_due(self, state: TrainState) -> bool:
+        training, plan = self._experiment.recipe.training, self._experiment.plan
+        epoch, within = divmod(state.step, plan.steps_per_epoch)
+        due = (within == 0 and (epoch % training.checkpoint_epochs == 0 or epoch == plan.epochs)) or (
+            ranks.world() == 1 and time.monotonic() - self._saved > training.checkpoint_minutes * 60
+        )
+        if due:
+            self._saved = time.monotonic()
+        return due
+
+    def epoch_ended(self, state: TrainState) -> None:
+        plan = self._experiment.plan
+        epoch = state.step // plan.steps_per_epoch
+        tallies = state.take_tallies()
+        live, means = list(tallies), {name: row for name, (row, _) in tallies.items()}
+        for name, (row, steps) in tallies.items():
+            state.regret.observe(name, mean_loss=row["loss"], steps=steps)
+        weights = plan.weights(state.step - 1)
+        validation = self._experiment.recipe.validation
+        due = epoch % validation.every_epochs == 0 or epoch == plan.epochs
+        record: dict[str, Any] = {
+            "epoch": epoch,
+            "seconds": round(state.seconds, 3),
+            "gamma": weights,
+            "lr": {name: self._lr(name, plan.progress(state.step - 1)) for name in live},
+            "train": means,
+            "idle": [name for name in state.learners if name not in live],
+            "redistributed": plan.redistributes_in(epoch),
+            "regret": state.regret.record(),
+        }
+        if due or ranks.world() == 1:  # parameters do not cross the network for a measurement alone
+            models = {name: state.show_model(name) for name in live}
+            state.materialise_global_()
+            learners, center = state.parameter_trees()
+            record["drift"] = drift({name: learners[name] for name in live}, center, weights)
+        if ranks.world() > 1:
+            record["bytes_sent"] = _added(ranks.gathered(ranks.traffic.sent))
+        self._journal.write("epoch", state.step, record)
+        losses = "  ".join(f"{name} {means[name]['loss']:.3f}" for name in live)
+        self._reporter.epoch(epoch, plan.epochs, f"loss {losses}")
+        if due:
+            self._validate(state, epoch, {"global": self._experiment.global_model(), **models})
+
+    def _lr(self, name: str, progress: Fraction) -> float:
+        learner = self._experiment.state.learners[name]
+        return learner.lr * learner.schedule(progress)
+
+    def _validate(self, state: TrainState, epoch: int, models: dict[str, nn.Module]) -> None:
+        recipe, plan = self._experiment.recipe, self._experiment.plan
+        scores = {}
+        for name, model in models.items():
+            scores[name] = self._experiment.validate(model)
+            if epoch == plan.epochs:
+                model, scores[name] = self._best_variant(name, model, scores[name])
+            if ranks.leads() and (recipe.select != "last" or epoch == plan.epochs):
+                self._selection.consider(name, model, scores[name], epoch=epoch, step=state.step)
+        split = "test" if recipe.select == "test" else "validation"
+        records = {name: score.record() for name, score in scores.items()}
+        self._journal.write("validation", state.step, {"epoch": epoch, "split": split, "models": records})
+        self._reporter.validation(epoch, records)
+
+    def _best_variant(self, name: str, model: nn.Module, scores: Scores) -> tuple[nn.Module, Scores]:
+        """By the rule that selects checkpoints; all but the model itself are validated here."""
+        best = model, scores
+        for variant in self._experiment.variants(name, model):
+            found = scores if variant is model else self._experiment.validate(variant)
+            if found.total > best[1].total:
+                best = variant, found
+        return best
+
+
+@contextmanager
+def recorder(folder: Path, experiment: Experiment, reporter: Reporter) -> Iterator[Recorder]:
+    """The recorder of a run, with its journal open and its progress shown; only the leading rank writes."""
+    state = experiment.state
+    journal = Journal(folder, run=state.owner["recipe"], step=state.step) if ranks.leads() else Unwritten()
+    try:
+        recipe, step, plan = experiment.recipe, experiment.state.step, experiment.plan
+        validated = min(len(experiment.selection_split), recipe.validation.images or len(experiment.selection_split))
+        workload = Workload.of(recipe, plan, validated=validated, ranks=ranks.world())
+        with reporter.bar(recipe.name, step, plan.steps, share=workload.share(step)):
+            yield Recorder(folder, experiment, reporter, journal, workload)
+    finally:
+        journal.close()
+
+
+def _added(sent: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Bytes by purpose, over all ranks, since the run was started or resumed."""
+    return {purpose: sum(row.get(purpose, 0) for row in sent) for purpose in sorted({p for row in sent for p in row})}

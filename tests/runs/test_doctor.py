@@ -1,0 +1,64 @@
+"""What a recipe would cost, against what it does cost."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from generalist.runs import doctor
+from generalist.recipes.catalogue import load_recipe
+from generalist.runs.doctor import estimate, examine
+from generalist.runs.train import train
+
+CHANGES = [
+    "training.epochs=4", "data.limit=320", "model.width=12", "validation.every_epochs=4", "validation.images=32",
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "PROBE_SECONDS", 1.0)
+
+
+def test_the_estimate_is_of_the_right_order(tmp_path: Path) -> None:
+    recipe = load_recipe("digits-generalist-t", CHANGES)
+    guess = estimate(recipe)
+    real = train(recipe, out=tmp_path / "run").summary["seconds"]
+    assert real / 3 < guess["total_seconds"] < real * 3
+    assert guess["total_seconds"] == pytest.approx(guess["training_seconds"] + guess["validation_seconds"], abs=0.11)
+
+
+def test_validation_counts_the_attacks_that_a_trained_model_needs() -> None:
+    short = [change for change in CHANGES if not change.startswith("validation")]
+    few = estimate(load_recipe("digits-nt", [*short, "validation.steps=1"]))
+    many = estimate(load_recipe("digits-nt", [*short, "validation.steps=40"]))
+    assert many["validation_seconds"] > 5 * few["validation_seconds"]
+
+
+def test_memory_parameters_and_steps() -> None:
+    recipe = load_recipe("digits-at", CHANGES)
+    guess = estimate(recipe)
+    assert 50 < guess["peak_memory_mib"] < 50_000
+    assert guess["steps"] == 4 * 5
+    assert guess["parameters"] > 1000
+    assert guess["cost_in_at"] == 1.0
+    assert guess["step_seconds"]["linf"] > 0
+
+
+def test_robust_steps_cost_more_than_natural_ones() -> None:
+    steps = estimate(load_recipe("digits-generalist-d-natural", CHANGES))["step_seconds"]
+    assert steps["linf"] > 3 * steps["natural"]
+
+
+def test_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GENERALIST_DATA", str(tmp_path))
+    facts = examine()
+    assert facts["torch"] == torch.__version__
+    assert facts["data_root"] == str(tmp_path)
+    assert facts["data"]["digits"] == "1438 train and 359 test images"
+    assert facts["data"]["cifar10"] == "not found; train --download fetches it"
+    assert facts["data"]["imagenet"] == "not found; get it by hand"
+    (tmp_path / "MNIST" / "raw").mkdir(parents=True)
+    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (tmp_path / "MNIST" / "raw" / f"{name}-ubyte").write_bytes(b"broken")
+    assert examine()["data"]["mnist"].startswith("unusable: ")
