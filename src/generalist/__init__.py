@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from generalist.core.threat import Threat
     from generalist.core.types import Batch, LossTerms
     from generalist.data import DATASETS, Dataset, load_dataset
-    from generalist.evaluation import Attacked, Suite, load_suite
+    from generalist.evaluation import Suite, SuiteResult, load_suite
     from generalist.mixing import Mix, MixPlan
     from generalist.models import MODELS, build_model, load_model, load_weights, save_model
     from generalist.objectives import OBJECTIVES
@@ -33,7 +33,6 @@ __all__ = [
     "LAYERS",
     "MODELS",
     "OBJECTIVES",
-    "Attacked",
     "Batch",
     "Dataset",
     "Learner",
@@ -44,6 +43,7 @@ __all__ = [
     "Run",
     "RunError",
     "Suite",
+    "SuiteResult",
     "Threat",
     "UserError",
     "__version__",
@@ -70,7 +70,7 @@ _HOMES = {
     "core.threat": ("Threat",),
     "core.types": ("Batch", "LossTerms"),
     "data": ("DATASETS", "Dataset", "load_dataset"),
-    "evaluation": ("Attacked", "Suite", "load_suite"),
+    "evaluation": ("SuiteResult", "Suite", "load_suite"),
     "training.learner": ("Learner",),
     "mixing": ("Mix", "MixPlan"),
     "models": ("MODELS", "build_model", "load_model", "load_weights", "save_model"),

@@ -36,9 +36,9 @@ def test_the_first_try_to_win_counts_and_takes_the_others_along():
 
 def test_every_run_is_made_once_and_in_order(monkeypatch):
     survivors = Survivors(Sign(), -torch.ones(3, 1, 1, 1), torch.zeros(3, dtype=torch.long))
-    monkeypatch.setattr("generalist.attacks.survivors.CPU_ROOM", 7)
+    monkeypatch.setattr("generalist.attacks.survivors.CPU_ROWS", 7)
     assert [runs for runs, _ in tries(survivors, 5)] == [range(2), range(2, 4), range(4, 5)]
-    monkeypatch.setattr("generalist.attacks.survivors.CPU_ROOM", 1)
+    monkeypatch.setattr("generalist.attacks.survivors.CPU_ROWS", 1)
     assert [runs for runs, _ in tries(survivors, 2)] == [range(1), range(1, 2)]
 
 
@@ -51,7 +51,7 @@ def test_the_same_verdicts_as_one_try_at_a_time(attack, options, norm, monkeypat
     model, x, y = robust_digits(norm).first(40)
     found = []
     for room in (1, 64, 400):
-        monkeypatch.setattr("generalist.attacks.survivors.CPU_ROOM", room)
+        monkeypatch.setattr("generalist.attacks.survivors.CPU_ROWS", room)
         found.append(misclassified(model, attack(model, x, y, threat=THREATS[norm], **options), y))
     assert found[0].any()
     assert not found[0].all()
@@ -65,7 +65,7 @@ def test_square_takes_the_same_path(norm, monkeypatch):
     model, x, y = robust_digits(norm).first(12)
     found = []
     for room in (1, 64, 1000):
-        monkeypatch.setattr("generalist.attacks.survivors.CPU_ROOM", room)
+        monkeypatch.setattr("generalist.attacks.survivors.CPU_ROWS", room)
         with counted_passes() as passes:
             found.append((square(model, x, y, threat=THREATS[norm], queries=200), passes.forward))
     assert (found[0][0] != x).any()

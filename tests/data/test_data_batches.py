@@ -9,7 +9,16 @@ import torch
 
 from generalist.core.errors import UserError
 from generalist.core.types import Batch
-from generalist.data import ArraySplit, Augment, FileSplit, Split, batches, load_dataset, ordered, steps_per_epoch
+from generalist.data import (
+    ArraySplit,
+    Augment,
+    FileSplit,
+    Split,
+    batches,
+    load_dataset,
+    sequential_batches,
+    steps_per_epoch,
+)
 
 SPEC = Augment(crop=2, flip=True, cutout=3)
 
@@ -100,7 +109,7 @@ def test_views_change_with_epoch_and_seed(file_split: FileSplit) -> None:
 
 def test_files_are_cut_at_random_in_training_only(file_split: FileSplit) -> None:
     plain = file_split.read(torch.arange(14)).float() / 255
-    assert torch.equal(torch.cat([b.x for b in ordered(file_split, batch_size=4)]), plain)
+    assert torch.equal(torch.cat([b.x for b in sequential_batches(file_split, batch_size=4)]), plain)
     batch = next(batches(file_split, batch_size=14, seed=0, epoch=0))
     assert torch.equal(batch.x, plain[batch.ids])
     cut = next(batches(file_split, batch_size=14, seed=0, epoch=0, augment=Augment()))
@@ -112,7 +121,7 @@ def test_workers_give_the_same_bits(file_split: FileSplit, spec: Augment | None)
     options = {"batch_size": 3, "seed": 5, "epoch": 1, "augment": spec, "drop_last": False}
     here = list(batches(file_split, workers=0, **options))
     assert same(here, batches(file_split, workers=2, **options))
-    assert same(ordered(file_split, batch_size=4, workers=2), ordered(file_split, batch_size=4))
+    assert same(sequential_batches(file_split, batch_size=4, workers=2), sequential_batches(file_split, batch_size=4))
 
 
 def test_readers_can_be_sent_to_spawned_workers(file_split: FileSplit) -> None:
@@ -131,24 +140,24 @@ def test_the_global_generator_is_left_alone(file_split: FileSplit) -> None:
     for split in (array_split(), file_split):
         for workers in (0, 1):
             list(batches(split, batch_size=5, seed=0, epoch=0, augment=SPEC, workers=workers))
-            list(ordered(split, batch_size=5, workers=workers))
+            list(sequential_batches(split, batch_size=5, workers=workers))
     load_dataset("digits", limit=30)
     assert torch.equal(before, torch.random.get_rng_state())
 
 
 def test_ordered_goes_through_once_in_order() -> None:
     split = array_split(10)
-    passes = list(ordered(split, batch_size=4))
+    passes = list(sequential_batches(split, batch_size=4))
     assert [len(b.y) for b in passes] == [4, 4, 2]
     assert torch.cat([b.ids for b in passes]).tolist() == list(range(10))
     assert torch.equal(torch.cat([b.x for b in passes]), split.images.float() / 255)
-    assert torch.cat([b.ids for b in ordered(split, batch_size=4, limit=5)]).tolist() == list(range(5))
-    assert not list(ordered(split.take(torch.arange(0)), batch_size=4))
+    assert torch.cat([b.ids for b in sequential_batches(split, batch_size=4, limit=5)]).tolist() == list(range(5))
+    assert not list(sequential_batches(split.take(torch.arange(0)), batch_size=4))
 
 
 def test_float_images_come_as_they_are() -> None:
     images = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(0))
-    (batch,) = ordered(ArraySplit(images, torch.zeros(6, dtype=torch.int64)), batch_size=6)
+    (batch,) = sequential_batches(ArraySplit(images, torch.zeros(6, dtype=torch.int64)), batch_size=6)
     assert torch.equal(batch.x, images)
 
 
@@ -156,7 +165,7 @@ def test_batches_do_not_share_memory_with_the_data() -> None:
     """An attack or a loss that writes into a batch must not change the data."""
     images = torch.rand(6, 1, 4, 4, generator=torch.Generator().manual_seed(0))
     split = ArraySplit(images.clone(), torch.zeros(6, dtype=torch.int64))
-    for batch in ordered(split, batch_size=6):
+    for batch in sequential_batches(split, batch_size=6):
         batch.x.zero_()
         batch.y.fill_(1)
     assert torch.equal(split.images, images)
@@ -171,8 +180,8 @@ def test_batches_do_not_share_memory_with_the_data() -> None:
         (lambda s: steps_per_epoch(s, batch_size=0), "at least 1, got 0"),
         (lambda s: batches(s, batch_size=10, seed=0, epoch=0, start=4), "step 4 is not in an epoch of 3"),
         (lambda s: batches(s, batch_size=10, seed=0, epoch=0, workers=-1), "workers"),
-        (lambda s: ordered(s, batch_size=0), "batch_size"),
-        (lambda s: ordered(s, batch_size=1, limit=0), "limit"),
+        (lambda s: sequential_batches(s, batch_size=0), "batch_size"),
+        (lambda s: sequential_batches(s, batch_size=1, limit=0), "limit"),
     ],
 )
 def test_what_will_not_do_is_said_at_once(make: Callable[[Split], object], complaint: str) -> None:

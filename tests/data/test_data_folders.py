@@ -11,7 +11,7 @@ from PIL import Image
 from tiny_data import random_images
 
 from generalist.core.errors import UserError
-from generalist.data import ArraySplit, DataWarning, FileSplit, load_dataset, ordered
+from generalist.data import ArraySplit, DataWarning, FileSplit, load_dataset, sequential_batches
 
 
 def test_train_and_test(image_folder: Callable) -> None:
@@ -86,7 +86,9 @@ def test_many_pictures_stay_files(image_folder: Callable, monkeypatch: pytest.Mo
     files = load_dataset("folder", root=root)
     assert isinstance(memory.test, ArraySplit)
     assert isinstance(files.test, FileSplit)
-    for a, b in zip(ordered(memory.test, batch_size=4), ordered(files.test, batch_size=4), strict=True):
+    for a, b in zip(
+        sequential_batches(memory.test, batch_size=4), sequential_batches(files.test, batch_size=4), strict=True
+    ):
         assert torch.equal(a.x, b.x)
         assert torch.equal(a.y, b.y)
 
@@ -141,7 +143,7 @@ def test_damage_that_shows_only_when_decoded_is_named(
     monkeypatch.setattr("generalist.data.folder._MEMORY", 100)
     lazy = load_dataset("folder", root=root)
     with pytest.raises(UserError, match="cannot read the image") as error:
-        list(ordered(lazy.test, batch_size=2, workers=workers))
+        list(sequential_batches(lazy.test, batch_size=2, workers=workers))
     assert str(bad) in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -178,7 +180,7 @@ def test_class_missing_from_train_is_said(image_folder: Callable) -> None:
 def test_first_test_images_are_a_fair_sample(image_folder: Callable) -> None:
     """Files come class by class; the first ones evaluated must not all be of the first class."""
     data = load_dataset("folder", root=image_folder({"train": {"a": 4, "b": 4}, "test": {"a": 10, "b": 10}}))
-    (batch,) = ordered(data.test, batch_size=10, limit=10)
+    (batch,) = sequential_batches(data.test, batch_size=10, limit=10)
     assert batch.y.bincount().tolist() == [5, 5]
 
 

@@ -81,7 +81,7 @@ def _planned(file: Path) -> str:
         _short(error)
         return "refused by its plan"
     for name in recipe.learners:
-        plan.live_epochs(name)
+        plan.active_epochs(name)
     phases(plan, dict.fromkeys(recipe.learners, 1.0), ranks=5, batch_size=recipe.training.batch_size)
     if all(section.objective.options.get("steps", 1) < 100 for section in recipe.learners.values()):
         cost_in_at(recipe, plan)

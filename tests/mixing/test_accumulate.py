@@ -69,7 +69,7 @@ def textbook(count, *, averaging, warmup, redistribute, plan):
 
 def ours(count, *, averaging, plan):
     def make(index, name):
-        def objective(model, x, y, *, moment):
+        def objective(model, x, y, *, context):
             return lambda: LossTerms(task_loss(index, model, x))
 
         optimizer = lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9)  # noqa: E731

@@ -61,7 +61,7 @@ def test_a_lone_learner_is_never_reset_and_always_trained(mode):
         alone, epochs=120, steps_per_epoch=10, start_epoch=75, redistribution=mode, full_reset={"linf": True}
     )
     assert not any(plan.redistributes_after(step) for step in range(plan.steps))
-    assert plan.live_epochs("linf") == 120
+    assert plan.active_epochs("linf") == 120
 
 
 @pytest.mark.parametrize("mode", ["boundary", "every_step", "never"])
@@ -81,9 +81,9 @@ def test_the_next_redistribution_is_the_first_one_found_by_walking(mode):
 
 def test_learners_without_weight_are_idle_for_the_first_eighty_epochs():
     plan = printed()
-    assert {name: plan.live_epochs(name) for name in T} == {"linf": 120, "natural": 40, "l2": 40}
-    assert not plan.live("natural", 799)
-    assert plan.live("natural", 800)
+    assert {name: plan.active_epochs(name) for name in T} == {"linf": 120, "natural": 40, "l2": 40}
+    assert not plan.is_active("natural", 799)
+    assert plan.is_active("natural", 800)
 
 
 def brute_live(plan, name, step):
@@ -105,9 +105,9 @@ def test_liveness_equals_looking_at_every_step(mode, values, start, every):
         redistribution=mode, full_reset={"a": True, "b": True},
     )  # fmt: skip
     for name in ("a", "b"):
-        live = [plan.live(name, step) for step in range(plan.steps)]
+        live = [plan.is_active(name, step) for step in range(plan.steps)]
         assert live == [brute_live(plan, name, step) for step in range(plan.steps)]
-        assert plan.live_epochs(name) == pytest.approx(sum(live) / 3)
+        assert plan.active_epochs(name) == pytest.approx(sum(live) / 3)
 
 
 def test_an_epoch_is_live_where_any_of_its_steps_is():
@@ -116,17 +116,17 @@ def test_an_epoch_is_live_where_any_of_its_steps_is():
     gammas = {"a": Points(at, (0.0, 0.0, 0.8, 0.0, 0.0)), "b": REST}
     plan = MixPlan(gammas, epochs=4, steps_per_epoch=20, every_epochs=1, redistribution="every_step",
                    full_reset={"a": True, "b": True})  # fmt: skip
-    epochs = [[plan.live("a", step) for step in range(20 * e, 20 * (e + 1))] for e in range(4)]
+    epochs = [[plan.is_active("a", step) for step in range(20 * e, 20 * (e + 1))] for e in range(4)]
     assert any(epochs[2])
     assert not epochs[2][0]
     assert not epochs[2][-1]
-    assert [plan.live_in("a", e) for e in range(4)] == [any(live) for live in epochs]
+    assert [plan.is_active_in_epoch("a", e) for e in range(4)] == [any(live) for live in epochs]
 
 
 def test_what_a_reset_does_not_replace_keeps_a_learner_alive():
-    assert printed(full_reset={**RESETS, "natural": False}).live_epochs("natural") == 120
-    assert printed(train_idle=True).live_epochs("natural") == 120
-    assert printed(redistribution="never").live_epochs("natural") == 120
+    assert printed(full_reset={**RESETS, "natural": False}).active_epochs("natural") == 120
+    assert printed(train_idle=True).active_epochs("natural") == 120
+    assert printed(redistribution="never").active_epochs("natural") == 120
 
 
 @pytest.mark.parametrize(

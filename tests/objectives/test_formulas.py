@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from generalist import RunError, Threat, UserError
-from generalist.core.types import LossTerms, moment
+from generalist.core.types import LossTerms, step_context
 from generalist.objectives import make_objective, perturbed_weights
 from generalist.objectives.agr import reconciled, shortened
 from generalist.objectives.fat import friendly
@@ -56,7 +56,7 @@ def case():
 
 
 def now(count=1, **options):
-    return moment("test", ids=torch.arange(count), **options)
+    return step_context("test", ids=torch.arange(count), **options)
 
 
 def value(name, case, *, networks=None, progress=0.0, **options):
@@ -64,7 +64,7 @@ def value(name, case, *, networks=None, progress=0.0, **options):
     objective = make_objective(name, options, networks=networks)
     if isinstance(objective, nn.Module):
         objective.attach_(model)
-    return objective(model, x, y, moment=now(len(y), progress=progress))()
+    return objective(model, x, y, context=now(len(y), progress=progress))()
 
 
 def test_natural(case):
@@ -85,7 +85,7 @@ def test_adversarial(case):
 def test_trades_goes_as_far_from_the_clean_answer_as_it_can(case):
     """Either corner may be reached from the noise: (0.4, 0.5) with z = 0.9 or (0.6, 0.3) with z = 1.7."""
     model, x, y = case
-    point = diverging(model, x, y, moment=now(), threat=Threat.parse("linf:1/10"), steps=10, step_size=None)
+    point = diverging(model, x, y, context=now(), threat=Threat.parse("linf:1/10"), steps=10, step_size=None)
     z_adv = (model(point)[0, 1] - model(point)[0, 0]).item()
     assert z_adv == pytest.approx(WORST, abs=1e-5) or z_adv == pytest.approx(1.7, abs=1e-5)
     terms = value("trades", case, beta=6.0, **LINF)
@@ -128,7 +128,7 @@ def test_fat_stops_where_its_patience_ends(case):
                     break
                 left -= 1
             a, b = max(a - 0.02, 0.4), min(b + 0.02, 0.5)
-        got = friendly(model, x, y, threat=threat, steps=10, step_size=0.02, noise=0.0, moment=now(), tau=tau)
+        got = friendly(model, x, y, threat=threat, steps=10, step_size=0.02, noise=0.0, context=now(), tau=tau)
         assert got.flatten().tolist() == pytest.approx([a, b], abs=1e-6), tau
 
 
@@ -159,7 +159,7 @@ def test_rst_weighs_extra_images_otherwise(case):
     assert terms.total.item() == pytest.approx((ce(CLEAN) + ce(WORST)) / 2, rel=1e-4)
     model, x, y = case
     objective = make_objective("rst", LINF)
-    extra = objective(model, x.repeat(2, 1, 1, 1), y.repeat(2), moment=now(2, extra=torch.tensor([False, True])))()
+    extra = objective(model, x.repeat(2, 1, 1, 1), y.repeat(2), context=now(2, extra=torch.tensor([False, True])))()
     wanted = (0.5 * ce(CLEAN) + 0.5 * ce(WORST) + 0.9 * ce(CLEAN) + 0.5 * ce(WORST)) / 2
     assert extra.total.item() == pytest.approx(wanted, rel=1e-4)
 
@@ -242,21 +242,21 @@ def test_msd_takes_the_steeper_norm_at_each_step(case):
 def test_e_at_draws_norms_by_their_errors(case):
     model, x, y = case
     objective = make_objective("e-at", {"threats": ["linf:1/10", "l1:1/10"], "memory": 0.5})
-    draws = [int(objective.draw(moment("draw", step, ids=torch.arange(1)))) for step in range(400)]
+    draws = [int(objective.draw(step_context("draw", step, ids=torch.arange(1)))) for step in range(400)]
     assert 0.4 < sum(draws) / 400 < 0.6
     objective.errors.copy_(torch.tensor([1.0, 0.0]))
-    assert not any(int(objective.draw(moment("draw", step, ids=torch.arange(1)))) for step in range(50))
-    loss = objective(model, x, y, moment=now())
+    assert not any(int(objective.draw(step_context("draw", step, ids=torch.arange(1)))) for step in range(50))
+    loss = objective(model, x, y, context=now())
     assert loss().total.item() == pytest.approx(ce(WORST), rel=1e-5)
     loss()  # as AWP does
     assert objective.errors.tolist() == [1.0, 0.0]
     objective.step_ended_(usable=True)
     assert objective.errors.tolist() == [0.5, 0.0]  # half forgotten, no error: the image is still right
-    objective(model, x, y, moment=now())()
+    objective(model, x, y, context=now())()
     objective.step_ended_(usable=False)
     assert objective.errors.tolist() == [0.5, 0.0]
     objective.errors.copy_(torch.tensor([0.0, 1.0]))
-    spent = objective(model, x, y, moment=now())().total.item()
+    spent = objective(model, x, y, context=now())().total.item()
     assert spent == pytest.approx(ce(CLEAN - 0.3), rel=1e-4)  # ℓ1 spends all of it on a
 
 
@@ -313,7 +313,7 @@ def test_rmc_follows_the_bezier_curve_through_its_bend(case):
     torch.testing.assert_close(ends[0], w1)
     torch.testing.assert_close(ends[-1], w2)
     torch.testing.assert_close(ends[30], model[1].weight[1])
-    terms = objective(model, x, y, moment=now())()
+    terms = objective(model, x, y, context=now())()
     terms.total.backward()
     assert model[1].weight.grad.abs().sum() > 0
 
@@ -392,13 +392,13 @@ class Deceptive(nn.Module):
 def test_fast_stops_when_robustness_collapses(case):
     model, x, y = case[0], case[1].repeat(40, 1, 1, 1), case[2].repeat(40)
     objective = make_objective("fast", {**LINF, "watch_every": 1})
-    objective(model, x, y, moment=now(40))
+    objective(model, x, y, context=now(40))
     objective.step_ended_(usable=True)
     assert objective.best.item() == 1
     with torch.no_grad():
         model[1].bias[1] = -1.0  # weak under any attack: no reason to stop
-    objective(model, x, y, moment=now(40))
+    objective(model, x, y, context=now(40))
     objective.step_ended_(usable=True)
-    objective(Deceptive(), x, y, moment=now(40))
+    objective(Deceptive(), x, y, context=now(40))
     with pytest.raises(RunError, match=r"catastrophic overfitting at step 3: .* fell to \d+% from 100%"):
         objective.step_ended_(usable=True)

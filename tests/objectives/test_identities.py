@@ -10,7 +10,7 @@ from torch import nn
 
 from generalist import Learner, Threat, build_model
 from generalist.attacks import ascend, cross_entropy
-from generalist.core.types import Batch, moment
+from generalist.core.types import Batch, step_context
 from generalist.mixing import Mix
 from generalist.objectives import make_objective, perturbed_weights
 from generalist.objectives.multi_norm import steepest_of_all
@@ -31,7 +31,9 @@ def images(count=12, seed=0):
 def gradients(name, options, model, *, progress=0.0, awp=None):
     """The loss and all gradients of one step."""
     model, (x, y) = copy.deepcopy(model), images()
-    loss = make_objective(name, options)(model, x, y, moment=moment("same", ids=torch.arange(12), progress=progress))
+    loss = make_objective(name, options)(
+        model, x, y, context=step_context("same", ids=torch.arange(12), progress=progress)
+    )
     if awp is None:
         loss().total.backward()
     else:
@@ -77,9 +79,9 @@ def test_weights_that_are_not_perturbed_change_nothing(model):
 
 def test_half_half_is_the_mean_of_the_two_losses(model):
     model, (x, y) = model.eval(), images()
-    now = moment("same", ids=torch.arange(12))
+    now = step_context("same", ids=torch.arange(12))
     at, half = (
-        make_objective("adversarial", {**LINF, "beta": beta})(model, x, y, moment=copy.deepcopy(now))().total
+        make_objective("adversarial", {**LINF, "beta": beta})(model, x, y, context=copy.deepcopy(now))().total
         for beta in (1.0, 0.5)
     )
     assert torch.equal(half, 0.5 * at + 0.5 * F.cross_entropy(model(x), y))
@@ -124,7 +126,7 @@ def test_a_step_of_a_companion_does_not_touch_the_model_and_the_other_way_round(
     objective = make_objective("lbgat", {**LINF, "beta": 0})
     objective.attach_(model)
     x, y = images()
-    terms = objective(model, x, y, moment=moment("same", ids=torch.arange(12)))()
+    terms = objective(model, x, y, context=step_context("same", ids=torch.arange(12)))()
     terms.total.backward()
     assert all(p.grad.abs().sum() > 0 for p in (*model.parameters(), *objective.parameters()))
     assert not {id(p) for p in model.parameters()} & {id(p) for p in objective.parameters()}

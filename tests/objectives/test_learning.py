@@ -38,7 +38,7 @@ def trained(method, networks=None):
     state, plan = experiment.state, experiment.plan
     for batch in experiment.feed(0):
         for learner in state.learners.values():
-            if plan.live(learner.name, state.step):
+            if plan.is_active(learner.name, state.step):
                 learner.step(batch, progress=plan.progress(state.step), key=(0, learner.name, state.step))
                 if plan.ends_epoch(state.step):
                     learner.end_epoch_()

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from generalist import OBJECTIVES, build_model
-from generalist.core.types import moment
-from generalist.objectives import Stateful, make_objective, networks_needed
+from generalist.core.types import step_context
+from generalist.objectives import ObjectiveModule, make_objective, networks_needed
 
 ONE, TWO = {"threat": "linf:1/10"}, {"threats": ["linf:1/10", "l2:1/2"]}
 OPTIONS = {
@@ -41,13 +41,13 @@ def network(**options):
 def made(name, model):
     networks = {need: copy.deepcopy(model) for need in networks_needed(name)}
     objective = make_objective(name, OPTIONS[name], networks=networks)
-    if isinstance(objective, Stateful):
+    if isinstance(objective, ObjectiveModule):
         objective.attach_(model)
     return objective
 
 
 def now(count, step=0):
-    return moment("test", step, ids=torch.arange(count), progress=0.5)
+    return step_context("test", step, ids=torch.arange(count), progress=0.5)
 
 
 def easy(count):
@@ -68,7 +68,7 @@ def test_finite_loss_and_a_gradient_for_every_parameter_even_for_one_image(name)
     objective = made(name, model)
     for count in (1, 8):
         model.zero_grad()
-        terms = objective(model, *easy(count), moment=now(count))()
+        terms = objective(model, *easy(count), context=now(count))()
         terms.total.backward()
         assert torch.isfinite(terms.total)
         assert all(not value.requires_grad for value in terms.parts.values())
@@ -79,23 +79,23 @@ def test_finite_loss_and_a_gradient_for_every_parameter_even_for_one_image(name)
 def test_same_moment_same_loss_and_the_loss_can_be_taken_twice(name):
     model = network().eval()
     objective, (x, y) = made(name, model), easy(16)
-    loss = objective(model, x, y, moment=now(16))
+    loss = objective(model, x, y, context=now(16))
     first = loss().total
     assert torch.equal(first, loss().total)
     if name != "e-at":  # its draw depends on the errors seen so far
-        assert torch.equal(first, objective(model, x, y, moment=now(16))().total)
+        assert torch.equal(first, objective(model, x, y, context=now(16))().total)
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_learns_an_easy_set_in_a_few_steps(name):
     model = network(width=8)
     objective, (x, y) = made(name, model), easy(60)
-    beside = list(objective.parameters()) if isinstance(objective, Stateful) else []
+    beside = list(objective.parameters()) if isinstance(objective, ObjectiveModule) else []
     optimizer = torch.optim.SGD([*model.parameters(), *beside], lr=0.05, momentum=0.9)
     for step in range(40):
         model.train()
         optimizer.zero_grad()
-        objective(model, x, y, moment=now(60, step))().total.backward()
+        objective(model, x, y, context=now(60, step))().total.backward()
         optimizer.step()
     model.eval()
     assert (model(x).argmax(1) == y).float().mean() > 0.9
@@ -107,7 +107,7 @@ def test_the_model_is_left_as_it_was_by_the_attack(name):
     objective, (x, y) = made(name, model), easy(16)
     before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
     flags = [(module.training, [p.requires_grad for p in module.parameters()]) for module in model.modules()]
-    objective(model, x, y, moment=now(16))
+    objective(model, x, y, context=now(16))
     assert all(torch.equal(tensor, model.state_dict()[key]) for key, tensor in before.items())
     assert flags == [(m.training, [p.requires_grad for p in m.parameters()]) for m in model.modules()]
     assert all(p.grad is None for p in model.parameters())

@@ -148,14 +148,14 @@ def test_the_code_family_does_what_the_published_code_does(method: str) -> None:
 
 def test_natural_and_l2_are_idle_for_the_first_80_of_120_epochs() -> None:
     plan = build_plan(load_recipe("cifar10-resnet18-generalist-t"), STEPS)
-    assert {name: plan.live_epochs(name) for name in ("linf", "natural", "l2")} == {
+    assert {name: plan.active_epochs(name) for name in ("linf", "natural", "l2")} == {
         "linf": 120,
         "natural": 40,
         "l2": 40,
     }
     for name in ("natural", "l2"):
-        assert not plan.live(name, 80 * STEPS - 1)
-        assert plan.live(name, 80 * STEPS)
+        assert not plan.is_active(name, 80 * STEPS - 1)
+        assert plan.is_active(name, 80 * STEPS)
 
 
 @pytest.mark.parametrize(

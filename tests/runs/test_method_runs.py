@@ -117,8 +117,8 @@ def test_the_best_of_the_curve_is_kept(robust, tmp_path):
 def test_a_learner_that_carries_something_past_a_reset_is_never_idle():
     recipe = tiny("generalist-d-norms", "training.epochs=24", "learners.l2.objective.name=lbgat")
     plan = build_plan(recipe, 3)
-    assert plan.live_epochs("l2") == 24
-    assert build_plan(tiny("generalist-d-norms", "training.epochs=24"), 3).live_epochs("l2") < 24
+    assert plan.active_epochs("l2") == 24
+    assert build_plan(tiny("generalist-d-norms", "training.epochs=24"), 3).active_epochs("l2") < 24
 
 
 def test_a_renamed_objective_keeps_its_attack():

@@ -258,7 +258,7 @@ class TestIdleLearners:
     @pytest.mark.parametrize("keeps", ["mixing.momentum=keep", "mixing.averages=keep"])
     def test_what_a_reset_keeps_must_be_trained(self, keeps):
         recipe = tiny("digits-generalist-t", *self.PLAN, keeps, "learners.natural.weight_averaging=true")
-        assert build(recipe).plan.live_epochs("natural") == 12
+        assert build(recipe).plan.active_epochs("natural") == 12
 
     @pytest.mark.parametrize(
         ("method", "cost"),

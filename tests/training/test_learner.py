@@ -29,9 +29,9 @@ class Plain(nn.Module):
         return self.fc(x.flatten(1).double())
 
 
-def noisy(model, x, y, *, moment):
+def noisy(model, x, y, *, context):
     """Draws from the streams, so that it notices whether each image, and the batch, keeps its own."""
-    x = x + 0.1 * moment.generator.uniform(*x.shape[1:]) + 0.1 * moment.shared.uniform(1)[0, 0]
+    x = x + 0.1 * context.generator.uniform(*x.shape[1:]) + 0.1 * context.shared.uniform(1)[0, 0]
     return lambda: LossTerms(nn.functional.cross_entropy(model(x), y), {"mean": x.mean().detach()})
 
 

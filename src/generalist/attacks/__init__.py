@@ -17,8 +17,8 @@ from generalist.attacks.criteria import cross_entropy, kl, margin
 from generalist.attacks.cw import cw
 from generalist.attacks.fab import fab_distance, fab_t
 from generalist.attacks.mim import mim
-from generalist.attacks.pace import watched
 from generalist.attacks.pgd import ascend, fgsm, pgd
+from generalist.attacks.progress import watched
 from generalist.attacks.square import square
 from generalist.attacks.view import attack_view, counted_passes, frozen, loss_and_gradient, loss_scale, misclassified
 from generalist.core.registry import Registry

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from generalist.attacks import criteria
 from generalist.attacks.ascent import Ascent, Towards, wrong
-from generalist.attacks.pace import paced
+from generalist.attacks.progress import track
 from generalist.attacks.survivors import Survivors, tries
 from generalist.attacks.view import attack_view
 from generalist.core.errors import UserError, unknown
 from generalist.core.rng import ImageStreams, Source, normal_like, per_image
-from generalist.core.threat import Threat, column
+from generalist.core.threat import Threat, expand_like
 from generalist.core.types import Count, Steps
 
 Loss = Literal["ce", "dlr", "targeted"]
@@ -74,7 +74,7 @@ def apgd(
                 mine = slice(None) if len(runs) == 1 else group.number == number
                 rows, loss_found, points = group.rows[mine], ascent.best_loss[mine], ascent.best[mine]
                 better = loss_found > best_loss[rows]
-                best[rows] = torch.where(column(better, x), points, best[rows])
+                best[rows] = torch.where(expand_like(better, x), points, best[rows])
                 best_loss[rows] = torch.where(better, loss_found, best_loss[rows])
     survivors.x_adv[survivors.rows] = best[survivors.rows]
     return survivors.x_adv
@@ -147,7 +147,7 @@ def _run(
 ) -> Ascent:
     """Climb from x_adv, stage by stage; only a point of the last ball, the threat itself, decides about an image."""
     threat = stages[-1][0]
-    for ball, steps in paced(stages):
+    for ball, steps in track(stages):
         step = torch.full(y.shape, first_step * ball.radius, device=x.device)
         ascent = Ascent(x, y, target, ball.project(x_adv, x), step)
         leaving = survivors if ball == threat else None

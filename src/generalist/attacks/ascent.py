@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor, nn
 
-from generalist.attacks.pace import paced
+from generalist.attacks.progress import track
 from generalist.attacks.survivors import Survivors
 from generalist.attacks.view import loss_and_gradient
-from generalist.core.threat import Threat, column, unblocked
+from generalist.core.threat import Threat, expand_like, unblocked
 from generalist.core.types import Criterion
 
 Towards = Callable[[Tensor], Criterion]
@@ -55,7 +55,7 @@ class Ascent:
     ) -> None:
         """Take the steps, in place. With `survivors`, the images that get misclassified on the way leave."""
         checkpoints, longest = checkpoints_of(threat, steps), self.step[:1]
-        for step in paced(range(steps + 1)):
+        for step in track(range(steps + 1)):
             if step > 0:
                 ahead = self._next(threat, inertia=INERTIA if step > 1 else 0.0)
                 self.x_adv, self.before = ahead, self.x_adv
@@ -80,13 +80,13 @@ class Ascent:
         self.raised = self.raised + (loss > self.loss)
         self.loss, self.gradient = loss, gradient
         better = loss > self.best_loss
-        self.best = torch.where(column(better, self.x), self.x_adv, self.best)
-        self.best_gradient = torch.where(column(better, self.x), self.gradient, self.best_gradient)
+        self.best = torch.where(expand_like(better, self.x), self.x_adv, self.best)
+        self.best_gradient = torch.where(expand_like(better, self.x), self.gradient, self.best_gradient)
         self.best_loss = torch.where(better, loss, self.best_loss)
         return logits
 
     def _next(self, threat: Threat, *, inertia: float) -> Tensor:
-        step = column(self.step, self.x)
+        step = expand_like(self.step, self.x)
         if threat.norm == "l1":
             direction = sparse_sign(unblocked(self.gradient, self.x_adv), (self.moved / SPARSER).long())
             return threat.project(self.x_adv + step * direction, self.x)
@@ -113,8 +113,8 @@ class Ascent:
         self._go_back_(sparser)
 
     def _go_back_(self, rows: Tensor) -> None:
-        self.x_adv = torch.where(column(rows, self.x), self.best, self.x_adv)
-        self.gradient = torch.where(column(rows, self.x), self.best_gradient, self.gradient)
+        self.x_adv = torch.where(expand_like(rows, self.x), self.best, self.x_adv)
+        self.gradient = torch.where(expand_like(rows, self.x), self.best_gradient, self.gradient)
         self.loss = torch.where(rows, self.best_loss, self.loss)
 
 

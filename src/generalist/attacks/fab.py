@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from generalist.attacks.criteria import margin, targeted_margin
 from generalist.attacks.hyperplane import toward_hyperplane
-from generalist.attacks.pace import paced
+from generalist.attacks.progress import track
 from generalist.attacks.survivors import Copies, Survivors, tries
 from generalist.attacks.view import attack_view, loss_and_gradient, misclassified
 from generalist.core.errors import UserError
 from generalist.core.rng import Source, per_image
-from generalist.core.threat import Threat, column
+from generalist.core.threat import Threat, expand_like
 from generalist.core.types import Count, PositiveFloat, Steps, Unit
 
 SEARCH_STEPS = 3  # of the final search, as in the paper
@@ -77,7 +77,7 @@ def fab_distance(
     nearest = _Nearest(model, x.detach(), y)
 
     def rounds(runs: int) -> Rounds:
-        for run in paced(range(runs)):
+        for run in track(range(runs)):
             yield range(run, run + 1), nearest.rows, torch.zeros_like(nearest.rows), nearest.judge
 
     walk = _Walk(threat, steps, alpha_max, eta, beta)
@@ -159,14 +159,14 @@ def _every_target(
 def _go(view: nn.Module, x: Tensor, y: Tensor, target: Tensor, point: Tensor, judge: Judge, walk: _Walk) -> None:
     """Along the boundary between the label and the target, back from it where it is crossed; then the final search."""
     best, nearest = point, torch.full_like(y, float("inf"), dtype=x.dtype)
-    for _ in paced(range(walk.steps)):
+    for _ in track(range(walk.steps)):
         _, lead, gradient = loss_and_gradient(view, point, y, targeted_margin(target))
         point = _step(point, x, lead.to(x), gradient, walk)
         distance, wrong = walk.threat.size(point - x), _misled(_margin(view, point, y))
         nearer = wrong & (distance < nearest)
-        best, nearest = torch.where(column(nearer, x), point, best), torch.where(nearer, distance, nearest)
+        best, nearest = torch.where(expand_like(nearer, x), point, best), torch.where(nearer, distance, nearest)
         keep = judge(point, distance, wrong)
-        point = torch.where(column(wrong, x), x + walk.beta * (point - x), point)
+        point = torch.where(expand_like(wrong, x), x + walk.beta * (point - x), point)
         if keep is not None:
             x, y, target, point, best, nearest = (part[keep] for part in (x, y, target, point, best, nearest))
             if not len(x):
@@ -181,7 +181,7 @@ def _final_search(view: nn.Module, x: Tensor, y: Tensor, best: Tensor, judge: Ju
     for _ in range(SEARCH_STEPS):
         zero = low + (high - low) * (below / (below - above)).nan_to_num(1, 1, 1).clamp(0, 1)
         at = zero + SEARCH_OVERSHOOT * (high - zero)
-        point = x + column(at, x) * (best - x)
+        point = x + expand_like(at, x) * (best - x)
         value = _margin(view, point, y)
         wrong = _misled(value)
         low, below = torch.where(wrong, low, at), torch.where(wrong, below, value)

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from generalist.attacks.criteria import cross_entropy
-from generalist.attacks.pace import paced
 from generalist.attacks.pgd import ascend
+from generalist.attacks.progress import track
 from generalist.attacks.view import attack_view, loss_and_gradient
 from generalist.core.rng import Source, per_image
 from generalist.core.threat import Threat
@@ -39,7 +39,7 @@ def mim(
     with attack_view(model) as view:
         if random_start:
             x_adv = threat.random_start(x, per_image(generator, x, "mim"))
-        for _ in paced(range(steps)):
+        for _ in track(range(steps)):
             _, _, gradient = loss_and_gradient(view, x_adv, y, criterion)
             mean = gradient.abs().flatten(1).mean(1).clamp_min(SMALLEST)
             total = momentum * total + gradient / mean.view(-1, *[1] * (x.dim() - 1))

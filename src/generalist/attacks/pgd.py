@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from generalist.attacks.criteria import cross_entropy
-from generalist.attacks.pace import paced
+from generalist.attacks.progress import track
 from generalist.attacks.survivors import Survivors
 from generalist.attacks.view import attack_view, loss_and_gradient
 from generalist.core.errors import UserError
@@ -53,7 +53,7 @@ def pgd(
             return climb(view, threat.random_start(x, streams), x, y)
         survivors = Survivors(model, x, y)
         best, best_loss = x.clone(), torch.full(y.shape, -torch.inf, device=x.device)
-        for _ in paced(range(restarts)):
+        for _ in track(range(restarts)):
             begin = threat.random_start(x, streams)  # of all images: what one draws does not depend on who is left
             x_adv = climb(view, begin[survivors.rows], x[survivors.rows], y[survivors.rows])
             keep = survivors.drop(x_adv, torch.ones_like(survivors.rows, dtype=torch.bool))
@@ -79,7 +79,7 @@ def _climb(
     step_size: float,
     criterion: Criterion,
 ) -> Tensor:
-    for _ in paced(range(steps)):
+    for _ in track(range(steps)):
         _, _, gradient = loss_and_gradient(view, x_adv, y, criterion)
         x_adv = ascend(x_adv, x, gradient, threat=threat, step_size=step_size)
     return x_adv.detach()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from generalist.attacks.criteria import margin
-from generalist.attacks.pace import paced
+from generalist.attacks.progress import track
 from generalist.attacks.survivors import Survivors
 from generalist.attacks.view import MIN_ROWS, View, attack_view, count_passes, filled, steady_forward
 from generalist.attacks.windows import PLACES, TURN, Window, exchange, first_points, repaint
@@ -63,11 +63,11 @@ def square(
         streams = streams if keep is None else streams[keep]
         # In ℓ2 and ℓ1 a proposal changes all pixels a little.
         patchable = Patchable.of(view.model, x) if threat.norm == "linf" and float32_on_cpu(x) else None
-        for _ in paced(range(restarts)):
+        for _ in track(range(restarts)):
             search = _Search(view, patchable, survivors, x, y, streams)
             search.ask_(first_points(search.x, search.streams, threat, height, width))
             propose = repaint if threat.norm == "linf" else exchange
-            for stretch, side in paced(_stretches(queries, p_init, height, width, threat.norm)):
+            for stretch, side in track(_stretches(queries, p_init, height, width, threat.norm)):
                 if not len(survivors):
                     break
                 search.draw_(stretch)
@@ -115,7 +115,7 @@ class _Search:
     def go_(self, stretch: range, propose: Propose) -> None:
         """All queries of the stretch, of every image."""
         self._next = torch.full_like(self.y, stretch.start)
-        for query in paced(stretch):
+        for query in track(stretch):
             if self._room == 1:
                 self.ask_(*propose(self.x, self.best, self._block[:, query % BLOCK]))
                 self._next += 1
@@ -129,7 +129,7 @@ class _Search:
 
         Where patches pay, the model is large, and only the rows are free that a small batch is filled up with.
         """
-        return self._survivors.room if self._patches is None else max(1, MIN_ROWS // max(1, len(self.x)))
+        return self._survivors.tries_per_image if self._patches is None else max(1, MIN_ROWS // max(1, len(self.x)))
 
     def ask_(self, candidates: Tensor, corners: Tensor | None = None) -> None:
         """One query an image: keep what raises the margin of the others; drop the images that are through."""

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from generalist.attacks.pace import paced
+from generalist.attacks.progress import track
 from generalist.attacks.view import misclassified
 
-CPU_ROOM = 64  # rows that take a CPU little longer than a few do
+CPU_ROWS = 64  # rows that take a CPU little longer than a few do
 
 
 class Survivors:
@@ -28,9 +28,9 @@ class Survivors:
         return len(self.rows)
 
     @property
-    def room(self) -> int:
+    def tries_per_image(self) -> int:
         """How many tries of each image may be made at once: one, and more where only few of the batch are left."""
-        rows = CPU_ROOM if self.rows.device.type == "cpu" else len(self.x_adv)  # which is known to fit
+        rows = CPU_ROWS if self.rows.device.type == "cpu" else len(self.x_adv)  # which is known to fit
         return max(1, rows // max(1, len(self)))
 
     def drop(self, candidates: Tensor, suspected: Tensor) -> Tensor | None:
@@ -87,8 +87,8 @@ class Copies(Survivors):
 def tries(survivors: Survivors, runs: int, *, one_by_one: bool = False) -> Iterator[tuple[range, Copies]]:
     """So many runs for every survivor, in order, several at once where there is room."""
     done = 0
-    for run in paced(range(runs)):
+    for run in track(range(runs)):
         if run >= done and len(survivors):
-            together = range(run, min(runs, run + (1 if one_by_one else survivors.room)))
+            together = range(run, min(runs, run + (1 if one_by_one else survivors.tries_per_image)))
             done = together.stop
             yield together, Copies(survivors, len(together))

@@ -19,8 +19,8 @@ from generalist.core.errors import RunError, UserError, one_line, shown
 from generalist.core.files import sealed, user_path, write_atomically, write_json
 from generalist.core.threat import Threat
 from generalist.distributed import ranks
-from generalist.distributed.ranks import joined_ranks, leads, started_together
-from generalist.evaluation import SUITE_NAMES, Attacked, Suite, evaluate_suite, load_suite, save_attacked
+from generalist.distributed.ranks import is_main, joined_ranks, launched_processes
+from generalist.evaluation import SUITE_NAMES, Suite, SuiteResult, evaluate_suite, load_suite, save_attacked
 from generalist.recipes.catalogue import load_recipe, recipe_names, recipe_parts
 from generalist.recipes.schema import Recipe
 from generalist.report import layouts, tables
@@ -129,7 +129,7 @@ def train_command(
     if processes is not None:
         raise UserError("--ranks goes with --dry-run; to train with several start them with torchrun")
     folder = out or Path("runs") / loaded.name
-    reporter = make_reporter(quiet=quiet or as_json or not leads())
+    reporter = make_reporter(quiet=quiet or as_json or not is_main())
     try:
         run = train(loaded, out=folder, resume=resume, download=download, reporter=reporter)
     except Interrupted as stopped:
@@ -219,7 +219,7 @@ def eval_command(
     """Attack a model: a run's, a saved one, or anybody's."""
     threats = [Threat.parse(text) for text in threat or []]
     chosen = load_suite(suite)
-    reporter = make_reporter(quiet=quiet or json_file == "-" or not leads())
+    reporter = make_reporter(quiet=quiet or json_file == "-" or not is_main())
     files = [path for path in target or [] if path.is_file()]
     if model is None and not target:
         raise UserError("nothing to evaluate: give a run folder, a model file, or --model with --weights and --data")
@@ -255,12 +255,12 @@ def eval_command(
         result = replace(result, flags=(*one.flags, *result.flags))
         results[one.title] = result
         records[one.title] = sealed(result.record() | (one.about or {}))
-        if leads() and (one.cache.parent / "recipe.yaml").is_file():
+        if is_main() and (one.cache.parent / "recipe.yaml").is_file():
             try:
                 write_json(one.cache / f"{one.title.rsplit('/')[-1]}-{chosen.name}.json", records[one.title])
             except RunError as error:  # the result is shown all the same
                 unwritten.append(error)
-    if not leads():
+    if not is_main():
         return
     if save_adv is not None:
         save_attacked(save_adv, results)
@@ -280,7 +280,7 @@ def eval_command(
 
 def _attack(
     target: Target, suite: Suite, n: int | None, batch_size: int, seed: int, keep: bool, reporter: Reporter
-) -> Attacked:
+) -> SuiteResult:
     try:
         with reporter.bar(target.title, 0, len(target.split)):
             return evaluate_suite(
@@ -465,7 +465,7 @@ def main() -> None:
     _print_anything()
     try:
         with joined_ranks():
-            if not leads():
+            if not is_main():
                 sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
             code = app(_json_to_stdout(sys.argv[1:]), prog_name="generalist", standalone_mode=False)
     except (UserError, UsageError) as error:
@@ -485,12 +485,12 @@ def main() -> None:
     except Exception as error:
         if _too_large(error):
             _complain(f"too large for this machine: {str(error) or type(error).__name__}")
-        elif started_together() == 1:
+        elif launched_processes() == 1:
             raise
         else:
             traceback.print_exc()
         code = 1
-    if started_together() > 1:  # gloo's threads may abort an orderly exit; all files are closed by now
+    if launched_processes() > 1:  # gloo's threads may abort an orderly exit; all files are closed by now
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code or 0)

@@ -35,7 +35,7 @@ def parse_fraction(value: Any) -> Fraction:
     return number
 
 
-def column(values: Tensor, x: Tensor) -> Tensor:
+def expand_like(values: Tensor, x: Tensor) -> Tensor:
     """[B] → [B, 1, ...], to go with a batch x."""
     return values.view(-1, *[1] * (x.dim() - 1))
 
@@ -91,7 +91,7 @@ class Threat:
             return torch.clamp(x_adv, x - self.radius, x + self.radius).clamp_(0, 1)
         delta = x_adv - x
         if self.norm == "l2":
-            return (x + delta * (self.radius / column(self.size(delta), x).clamp_min(self.radius))).clamp_(0, 1)
+            return (x + delta * (self.radius / expand_like(self.size(delta), x).clamp_min(self.radius))).clamp_(0, 1)
         return (x + self._project_l1(delta, x)).clamp_(0, 1)
 
     def _project_l1(self, delta: Tensor, x: Tensor) -> Tensor:
@@ -129,8 +129,8 @@ class Threat:
             return gradient.sign()
         if self.norm == "l2":
             # scaled by the largest entry first: the squares of tiny gradients underflow in float32
-            scaled = gradient / column(gradient.flatten(1).abs().amax(1), gradient).clamp_min(1e-38)
-            return scaled / column(scaled.flatten(1).norm(dim=1), gradient).clamp_min(TINY)
+            scaled = gradient / expand_like(gradient.flatten(1).abs().amax(1), gradient).clamp_min(1e-38)
+            return scaled / expand_like(scaled.flatten(1).norm(dim=1), gradient).clamp_min(TINY)
         flat = gradient.flatten(1)
         count = max(1, round(density * flat.shape[1]))
         top = flat.abs().topk(count, dim=1).indices
@@ -145,12 +145,12 @@ class Threat:
         if self.norm == "l2":
             radius = uniform_like(x.flatten(1)[:, :1], source) ** (1.0 / count)
             direction = self.steepest(normal_like(x, source))
-            return self.project(x + self.radius * direction * column(radius[:, 0], x), x)
+            return self.project(x + self.radius * direction * expand_like(radius[:, 0], x), x)
         # d + 1 exponentials over their sum are uniform on the simplex; the last one is the slack inside the ball
         exponential = -torch.log1p(-uniform_like(x, source))
         slack = -torch.log1p(-uniform_like(x.flatten(1)[:, :1], source))[:, 0]
         sign = torch.where(uniform_like(x, source) < 0.5, -1.0, 1.0)
-        share = exponential / column(exponential.flatten(1).sum(1) + slack, x)
+        share = exponential / expand_like(exponential.flatten(1).sum(1) + slack, x)
         return self.project(x + self.radius * sign * share, x)
 
     @classmethod

@@ -46,7 +46,7 @@ Loss = Callable[[], LossTerms]
 
 
 @dataclass(frozen=True)
-class Moment:
+class StepContext:
     """What an objective may need besides the batch: randomness, and how far training is.
 
     `generator` draws for each image, `shared` once for the whole batch, however it is split. `progress` is the share of
@@ -58,22 +58,22 @@ class Moment:
     progress: float = 0.0
     extra: Tensor | None = None
 
-    def __getitem__(self, part: slice) -> "Moment":
+    def __getitem__(self, part: slice) -> "StepContext":
         """Of a part of the batch; what the batch shares is drawn anew, and so alike, in every part."""
         extra = None if self.extra is None else self.extra[part]
         return replace(self, generator=self.generator[part], shared=self.shared[:], extra=extra)
 
 
-def moment(*key: Key, ids: Tensor, progress: float = 0.0, extra: Tensor | None = None) -> Moment:
+def step_context(*key: Key, ids: Tensor, progress: float = 0.0, extra: Tensor | None = None) -> StepContext:
     """The moment named by `key`, for the images `ids`."""
     shared = ImageStreams(*key, "shared", ids=torch.zeros(1, dtype=torch.int64, device=ids.device))
-    return Moment(ImageStreams(*key, ids=ids), shared, progress, extra)
+    return StepContext(ImageStreams(*key, ids=ids), shared, progress, extra)
 
 
 class Objective(Protocol):
     """Makes what a batch is trained on, attacks included; the loss of that can then be taken, more than once."""
 
-    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, moment: Moment) -> Loss: ...
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, context: StepContext) -> Loss: ...
 
 
 def _fraction(value: Any) -> Fraction:

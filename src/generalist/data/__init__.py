@@ -1,7 +1,7 @@
 """Datasets and their batches."""
 
 from generalist.data.augment import Augment, augment
-from generalist.data.batches import batches, ordered, steps_per_epoch
+from generalist.data.batches import batches, sequential_batches, steps_per_epoch
 from generalist.data.datasets import DATASETS, EvaluationImages, load_dataset, load_evaluation_images
 from generalist.data.download import fetch
 from generalist.data.extra import Label, Mixture, read_extra_split
@@ -29,7 +29,7 @@ __all__ = [
     "load_dataset",
     "load_evaluation_images",
     "obtain",
-    "ordered",
     "read_extra_split",
+    "sequential_batches",
     "steps_per_epoch",
 ]

@@ -48,7 +48,7 @@ def batches(
     return read_batches(split, chunks, key=(seed, "augment", epoch), augment=augment, device=device, workers=workers)
 
 
-def ordered(
+def sequential_batches(
     split: Split,
     *,
     batch_size: int,

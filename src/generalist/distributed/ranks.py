@@ -41,12 +41,12 @@ def world() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def leads() -> bool:
+def is_main() -> bool:
     """Whether this process is the one that writes and speaks."""
     return rank() == 0
 
 
-def started_together() -> int:
+def launched_processes() -> int:
     """How many processes torchrun started, joined yet or not."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
@@ -66,7 +66,7 @@ def joined_ranks() -> Iterator[None]:
 
     Each takes its share of the cores: busy processes with a thread for every core spin against one another.
     """
-    if started_together() == 1 or dist.is_initialized():
+    if launched_processes() == 1 or dist.is_initialized():
         yield
         return
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -83,7 +83,7 @@ def joined_ranks() -> Iterator[None]:
         raise UserError(f"the processes could not find each other: {str(error).splitlines()[0]}") from None
     try:
         yield
-        wait_for_all()  # nobody leaves while another still talks to it
+        barrier()  # nobody leaves while another still talks to it
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
@@ -105,7 +105,7 @@ def patience() -> timedelta:
         raise UserError(f"GENERALIST_TIMEOUT is a number of seconds, got {given!r}") from None
 
 
-def wait_for_all() -> None:
+def barrier() -> None:
     """Until every process is here; one that does not come in time is named."""
     if world() == 1:
         return
@@ -118,35 +118,35 @@ def wait_for_all() -> None:
         raise RunError(f"a process {what}: {' '.join(str(error).split())}") from None
 
 
-def gathered(value: Any) -> list[Any]:
+def all_gather(value: Any) -> list[Any]:
     """What every process has, in the order of ranks, to each of them. Small things only: it is pickled among ours."""
     if world() == 1:
         return [value]
-    wait_for_all()
+    barrier()
     found: list[Any] = [None] * world()
     dist.all_gather_object(found, value)
     return found
 
 
-def by_leader(function: Callable[[], T]) -> T | None:
+def run_on_main(function: Callable[[], T]) -> T | None:
     """Done by rank 0 alone while the others wait; what goes wrong there ends all of them."""
     result, error = None, None
-    if leads():
+    if is_main():
         try:
             result = function()
         except (UserError, RunError) as raised:
             error = raised
-    error = gathered(error)[0]
+    error = all_gather(error)[0]
     if error is not None:
         raise error
     return result
 
 
-def sum_over_ranks_(tensors: Sequence[Tensor], *, purpose: str) -> None:
+def all_reduce_(tensors: Sequence[Tensor], *, purpose: str) -> None:
     """Each tensor ← its sum over all processes, as one reduction."""
     if world() == 1 or not tensors:
         return
-    wait_for_all()
+    barrier()
     _reduce_(tensors, None, world(), purpose)
 
 
@@ -156,11 +156,11 @@ def _reduce_(tensors: Sequence[Tensor], group: Any, count: int, purpose: str) ->
     traffic.add(purpose, 2 * (count - 1) / count * flat.numel() * flat.element_size())
 
 
-def show_all_(tensors: Sequence[Tensor], *, source: int, purpose: str) -> None:
+def broadcast_(tensors: Sequence[Tensor], *, source: int, purpose: str) -> None:
     """Each tensor ← that of the rank `source`, on every rank."""
     if world() == 1:
         return
-    wait_for_all()
+    barrier()
     for kind in dict.fromkeys(tensor.dtype for tensor in tensors):
         with _as_one([tensor for tensor in tensors if tensor.dtype == kind]) as flat:
             dist.broadcast(flat, source)
@@ -206,7 +206,7 @@ def hand_over(
     return received, head[1]
 
 
-def evenly(rows: slice, pieces: int) -> list[slice]:
+def split_evenly(rows: slice, pieces: int) -> list[slice]:
     """The rows in so many consecutive parts that differ by one at most; the longer ones come first."""
     size, longer = divmod(rows.stop - rows.start, pieces)
     starts = [rows.start + index * size + min(index, longer) for index in range(pieces + 1)]
@@ -230,7 +230,7 @@ class Team:
 
     def rows(self, count: int) -> slice:
         """This rank's part of a batch of `count`; parts differ by one image at most."""
-        return evenly(slice(0, count), self.size)[self.place]
+        return split_evenly(slice(0, count), self.size)[self.place]
 
     def sum_(self, tensors: Sequence[Tensor], *, purpose: str) -> None:
         if self.size > 1 and tensors:

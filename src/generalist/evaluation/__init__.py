@@ -8,7 +8,7 @@ probe       what a model takes and gives, before attacks
 """
 
 from generalist.evaluation.accuracy import MEAN, UNION, Evaluation, evaluate_split, percent
-from generalist.evaluation.attacked import Attacked, evaluate_suite, save_attacked
+from generalist.evaluation.attacked import SuiteResult, evaluate_suite, save_attacked
 from generalist.evaluation.identity import model_hash, verdict_key
 from generalist.evaluation.records import read_record
 from generalist.evaluation.red_flags import Flag, examine_model, no_weights
@@ -20,13 +20,13 @@ __all__ = [
     "MEAN",
     "SUITE_NAMES",
     "UNION",
-    "Attacked",
     "Ended",
     "Evaluation",
     "Flag",
     "Stage",
     "Standing",
     "Suite",
+    "SuiteResult",
     "Verdicts",
     "evaluate_split",
     "evaluate_suite",

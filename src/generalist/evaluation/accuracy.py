@@ -13,7 +13,7 @@ from generalist.attacks import frozen, misclassified, pgd
 from generalist.core.rng import ImageStreams
 from generalist.core.threat import Threat
 from generalist.core.types import Batch
-from generalist.data import Split, ordered
+from generalist.data import Split, sequential_batches
 from generalist.distributed import ranks
 
 Progress = Callable[[int, int], None]
@@ -91,7 +91,9 @@ def evaluate_split(
     mine: dict[int, list[Tensor]] = {}
     with frozen(model):
         share = slice(ranks.rank(), None, ranks.world())
-        parts = ordered(split, batch_size=batch_size, device=device, workers=workers, limit=limit, share=share)
+        parts = sequential_batches(
+            split, batch_size=batch_size, device=device, workers=workers, limit=limit, share=share
+        )
         for number, batch in zip(count(ranks.rank(), ranks.world()), parts, strict=False):
             right = ~misclassified(model, batch.x, batch.y)
             mine[number] = [right.cpu()]
@@ -105,6 +107,6 @@ def evaluate_split(
                 mine[number].append(verdicts.cpu())
             if progress:
                 progress(sum(len(rows[0]) for rows in mine.values()), total)
-    everyone = {number: rows for part in ranks.gathered(mine) for number, rows in part.items()}
+    everyone = {number: rows for part in ranks.all_gather(mine) for number, rows in part.items()}
     natural, *robust = (torch.cat(column) for column in zip(*(everyone[n] for n in sorted(everyone)), strict=True))
     return Evaluation(natural, dict(zip(threats, robust, strict=True)), steps, seed)

@@ -19,7 +19,7 @@ from generalist.attacks.view import filled, judged
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import write_atomically
 from generalist.core.threat import Threat
-from generalist.data import Split, ordered
+from generalist.data import Split, sequential_batches
 from generalist.distributed import ranks
 from generalist.evaluation.accuracy import MEAN, UNION, interval, percent
 from generalist.evaluation.identity import model_hash, verdict_key
@@ -40,7 +40,7 @@ BALL_TOLERANCE = 1e-4  # of eps: float32 rounding of a projection
 
 
 @dataclass(frozen=True)
-class Attacked:
+class SuiteResult:
     """`verdicts[threat][stage]` is [N]: 1 survived, 0 broken, −1 not attacked (wrong already, or broken before).
 
     `largest` is the norm of the largest perturbation that any attack returned.
@@ -147,7 +147,7 @@ def evaluate_suite(
     cache: Path | None = None,
     keep_images: bool = False,
     progress: Progress | None = None,
-) -> Attacked:
+) -> SuiteResult:
     """The suite's verdicts and the red flags. Verdicts found in `cache` are not computed again.
 
     The model is probed first: one that cannot be attacked is refused, one that has to be adapted is, and says so.
@@ -157,12 +157,12 @@ def evaluate_suite(
         raise UserError(f"a {type(model).__name__} cannot be evaluated; give a torch.nn.Module that returns logits")
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     some = min(FLAG_IMAGES, limit or FLAG_IMAGES)
-    batch = next(ordered(split, batch_size=some, device=device, workers=workers, limit=some))
+    batch = next(sequential_batches(split, batch_size=some, device=device, workers=workers, limit=some))
     seeing = any(stage.attack not in BLACK_BOX for stage in suite.stages)
     probed = probe(model, filled(batch.x[:PROBE_IMAGES]), split.labels[:limit], gradients=seeing)
     model = probed.model
     early = [*probed.flags, *(flag for threat in threats if (flag := large_eps(threat)) is not None)]
-    for message in [*probed.notes, *(flag.message for flag in early)] if ranks.leads() else ():
+    for message in [*probed.notes, *(flag.message for flag in early)] if ranks.is_main() else ():
         warnings.warn(message, stacklevel=2)  # at once: the attacks may take hours
     key = verdict_key(model, split.shape) if cache is not None else ""
     attacked = attack_suite(
@@ -181,11 +181,11 @@ def evaluate_suite(
         notes=probed.notes,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         wall_seconds=time.perf_counter() - wall,
-        cpu_seconds=sum(ranks.gathered(time.process_time() - cpu)),
+        cpu_seconds=sum(ranks.all_gather(time.process_time() - cpu)),
     )
 
 
-def _nan_logits(attacked: Attacked, threat: Threat) -> Flag | None:
+def _nan_logits(attacked: SuiteResult, threat: Threat) -> Flag | None:
     """Costs are of all images ever attacked, and without a cascade several stages break the same ones."""
     counts = [int(cost.get("nan", 0)) for cost in attacked.costs[threat].values()]
     wrong = torch.stack([verdicts == 0 for verdicts in attacked.verdicts[threat].values()]).any(0)
@@ -193,7 +193,7 @@ def _nan_logits(attacked: Attacked, threat: Threat) -> Flag | None:
     return nan_logits(found, f"attacked ({threat})") if found else None
 
 
-def _black_box(attacked: Attacked, threat: Threat) -> Flag | None:
+def _black_box(attacked: SuiteResult, threat: Threat) -> Flag | None:
     verdicts = attacked.verdicts[threat]
     blind = [stage.label for stage in attacked.suite.stages if stage.attack in BLACK_BOX]
     seeing = [stage.label for stage in attacked.suite.stages if stage.attack not in BLACK_BOX]
@@ -216,7 +216,7 @@ def attack_suite(
     verdicts: Verdicts,
     keep_images: bool = False,
     progress: Progress | None = None,
-) -> Attacked:
+) -> SuiteResult:
     """Run every stage on the images it is owed; verdicts that are known already are not computed again.
 
     With `keep_images` the attacked images come back too, so nothing is taken from earlier verdicts.
@@ -226,7 +226,7 @@ def attack_suite(
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     natural, undefined, examples, images, labels = _natural(model, split, batch_size, limit, workers, device)
     store = Verdicts(None, model=verdicts.model, seed=verdicts.seed) if keep_images else verdicts
-    board = Board(suite, threats, natural, int(labels.max()) + 1, progress if ranks.leads() else None)
+    board = Board(suite, threats, natural, int(labels.max()) + 1, progress if ranks.is_main() else None)
     work = _Work(model, images, labels, examples, store, batch_size, keep_images, board, device)
     result: dict[Threat, dict[str, Tensor]] = {threat: {} for threat in threats}
     costs: dict[Threat, dict[str, Mapping[str, float]]] = {threat: {} for threat in threats}
@@ -246,7 +246,7 @@ def attack_suite(
             alive &= done.verdicts != 0
             robust = alive if suite.cascade else natural & (done.verdicts != 0)
             board.end(stage, threat, robust, seconds=time.perf_counter() - started)
-    return Attacked(
+    return SuiteResult(
         suite, natural, result, costs, examples, labels, verdicts.seed, model_hash(model), x_adv=x_adv, largest=largest,
         undefined=undefined,
     )  # fmt: skip
@@ -291,7 +291,7 @@ class _Work:
         total = len(mine) if ranks.world() > 1 else int(owed.sum())
         pace = self.board.begin(stage, threat, total=total, done=total - len(mine))
         parts = [self._attack(stage, threat, rows, pace) for rows in mine.split(self.batch_size) if len(rows)]
-        everyone = [part for theirs in ranks.gathered(parts) for part in theirs]
+        everyone = [part for theirs in ranks.all_gather(parts) for part in theirs]
         for rows, robust, _, _ in everyone:
             found[rows] = robust
         largest = max(cost.pop(LARGEST), *(spent[LARGEST] for _, _, spent, _ in everyone), 0.0)
@@ -306,13 +306,13 @@ class _Work:
             x, y = self.images[mine].to(self.device), self.labels[mine].to(self.device)
             _, robust, *_ = _attack(self.model, x, y, stage, threat, self.store.seed)
             wrong = bool((robust.cpu() != found[mine].bool()).any())
-        if not any(ranks.gathered(wrong)):
+        if not any(ranks.all_gather(wrong)):
             return True
-        if ranks.leads():
+        if ranks.is_main():
             self.store.forget(threat, stage)
             what = f"{threat} {stage.label}"
             warnings.warn(f"{what}: kept verdicts are not those of this model; all are computed again", stacklevel=2)
-        ranks.wait_for_all()
+        ranks.barrier()
         return False
 
     def _attack(self, stage: Stage, threat: Threat, rows: Tensor, pace: Pace) -> _Part:
@@ -344,7 +344,7 @@ def _natural(
     model: nn.Module, split: Split, batch_size: int, limit: int | None, workers: int, device: torch.device
 ) -> tuple[Tensor, int, list[str], Tensor, Tensor]:
     right, undefined, names, images, labels = [], 0, list[str](), [], []
-    for x, y, *_ in ordered(split, batch_size=batch_size, device=device, workers=workers, limit=limit):
+    for x, y, *_ in sequential_batches(split, batch_size=batch_size, device=device, workers=workers, limit=limit):
         wrong, nan = judged(model, x, y)
         right.append(~wrong.cpu())
         undefined += int(nan.sum())
@@ -371,7 +371,7 @@ def _attack(
     return attacked, ~wrong, largest, int(undefined.sum())
 
 
-def save_attacked(path: Path, results: Mapping[str, Attacked]) -> None:
+def save_attacked(path: Path, results: Mapping[str, SuiteResult]) -> None:
     """The attacked images of one model as .npz: threats, labels, and for each threat i x_adv_i and robust_i.
 
     An image's x_adv is what broke it, or the last attack's try where nothing did.

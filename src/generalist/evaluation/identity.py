@@ -44,7 +44,7 @@ def verdict_key(model: nn.Module, shape: Shape) -> str:
     for part in (*_attributes(model), *_sources(model)):
         digest.update(part)
     digest.update(_bits(_fixed_logits(model, shape)))
-    key: str = ranks.gathered(digest.hexdigest())[0]
+    key: str = ranks.all_gather(digest.hexdigest())[0]
     return key
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from generalist.attacks.pace import watched
+from generalist.attacks.progress import watched
 from generalist.attacks.view import Passes
 from generalist.core.threat import Threat
 from generalist.distributed import ranks

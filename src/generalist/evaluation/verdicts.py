@@ -71,7 +71,7 @@ class Verdicts:
                 for key in cost:
                     cost[key] += row[key]
                 largest = max(largest, row[LARGEST])
-        ranks.wait_for_all()  # nobody writes before everybody has read
+        ranks.barrier()  # nobody writes before everybody has read
         return robust, {**cost, LARGEST: largest}
 
     def write(self, threat: Threat, stage: Stage, robust: Mapping[str, bool], cost: Mapping[str, float]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
-from generalist.core.types import Batch, Objective, moment
+from generalist.core.types import Batch, Objective, step_context
 
 
 def has_batchnorm(model: nn.Module) -> bool:
@@ -30,8 +30,8 @@ def recalibrate_(
             model.train()
             model(batch.x)
             for index, objective in enumerate(objectives):
-                now = moment(seed, "recalibrate", index, ids=batch.ids, progress=progress, extra=batch.extra)
-                objective(model, batch.x, batch.y, moment=now)()
+                now = step_context(seed, "recalibrate", index, ids=batch.ids, progress=progress, extra=batch.extra)
+                objective(model, batch.x, batch.y, context=now)()
     finally:
         model.train(training)
         for norm, momentum in zip(norms, momenta, strict=True):

@@ -131,7 +131,7 @@ class MixPlan:
         """The first epoch from this one on that is ≥ t' and a multiple of c."""
         return -(-max(1, self.start_epoch, epoch) // self.every_epochs) * self.every_epochs
 
-    def live(self, name: str, step: int) -> bool:
+    def is_active(self, name: str, step: int) -> bool:
         """Whether this step of the learner can influence θ_g.
 
         It cannot where γ is zero from now until a reset that replaces all the learner carries.
@@ -153,11 +153,11 @@ class MixPlan:
     def _known_weights(self) -> Callable[[int], dict[str, float]]:
         return lru_cache(maxsize=4096)(self.weights)
 
-    def live_in(self, name: str, epoch: int) -> bool:
+    def is_active_in_epoch(self, name: str, epoch: int) -> bool:
         """Whether any step of the epoch (counted from 0) can influence θ_g."""
         first = epoch * self.steps_per_epoch
         look = {first, first + self.steps_per_epoch - 1, *self._steps_at_breaks}
-        return any(self.live(name, step) for step in look if first <= step < first + self.steps_per_epoch)
+        return any(self.is_active(name, step) for step in look if first <= step < first + self.steps_per_epoch)
 
     @cached_property
     def _steps_at_breaks(self) -> set[int]:
@@ -165,13 +165,17 @@ class MixPlan:
         below = {int(at * self.steps) for at in self._breaks}
         return below | {step + 1 for step in below} | {step - 1 for step in below}
 
-    def live_epochs(self, name: str) -> float:
+    def active_epochs(self, name: str) -> float:
         """How many epochs' worth of steps the learner is trained."""
         live = 0
         for first in range(0, self.steps, self.steps_per_epoch):
             last = first + self.steps_per_epoch - 1
-            ends = self.live(name, first), self.live(name, last)
+            ends = self.is_active(name, first), self.is_active(name, last)
             step_by_step = self.redistribution == "every_step" and self.redistributes_after(first)
             alike = ends[0] == ends[1] and not step_by_step
-            live += self.steps_per_epoch * ends[0] if alike else sum(self.live(name, s) for s in range(first, last + 1))
+            live += (
+                self.steps_per_epoch * ends[0]
+                if alike
+                else sum(self.is_active(name, s) for s in range(first, last + 1))
+            )
         return live / self.steps_per_epoch

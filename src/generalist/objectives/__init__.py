@@ -11,7 +11,7 @@ ramp           logit pairing, and a clean copy             rmc           a curve
 awp            around any of them: `perturbed_weights`
 
 An objective attacks when it is called and gives back the loss as a function of the weights. What needs more than that
-is a `Stateful`.
+is a `ObjectiveModule`.
 """
 
 from generalist.objectives.adversarial import adversarial
@@ -23,6 +23,7 @@ from generalist.objectives.fast import Fast
 from generalist.objectives.fat import fat
 from generalist.objectives.iat import iat
 from generalist.objectives.mart import mart
+from generalist.objectives.module import ObjectiveModule
 from generalist.objectives.multi_norm import average, msd, worst
 from generalist.objectives.natural import natural
 from generalist.objectives.part import part
@@ -31,7 +32,6 @@ from generalist.objectives.registry import OBJECTIVES, carries_state, make_objec
 from generalist.objectives.rmc import Curve
 from generalist.objectives.rst import rst
 from generalist.objectives.score import score
-from generalist.objectives.stateful import Stateful
 from generalist.objectives.trades import BoundaryGuided, HelperAdversarial, trades
 
 __all__ = [
@@ -41,8 +41,8 @@ __all__ = [
     "ExtremeNorms",
     "Fast",
     "HelperAdversarial",
+    "ObjectiveModule",
     "Ramp",
-    "Stateful",
     "adversarial",
     "agr",
     "average",

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from generalist.attacks import pgd
 from generalist.core.threat import Threat
-from generalist.core.types import InnerSteps, Loss, LossTerms, Moment, Unit
+from generalist.core.types import InnerSteps, Loss, LossTerms, StepContext, Unit
 from generalist.objectives.fields import StepSize
 from generalist.objectives.registry import OBJECTIVES
 
@@ -21,7 +21,7 @@ def adversarial(
     x: Tensor,
     y: Tensor,
     *,
-    moment: Moment,
+    context: StepContext,
     threat: Threat,
     beta: Beta = 1.0,
     steps: InnerSteps = 10,
@@ -30,7 +30,7 @@ def adversarial(
     label_smoothing: Unit = 0.0,
 ) -> Loss:
     """β·CE(x') + (1−β)·CE(x), x' from PGD on CE; step ε/4 unless given (CVPR Eq. 1)."""
-    generator = moment.generator
+    generator = context.generator
     x_adv = pgd(
         model, x, y, threat=threat, steps=steps, step_size=step_size, random_start=random_start, generator=generator
     )

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from generalist.attacks import pgd
 from generalist.core.threat import TINY, Threat
-from generalist.core.types import InnerSteps, Loss, LossTerms, Moment, PositiveFloat
+from generalist.core.types import InnerSteps, Loss, LossTerms, PositiveFloat, StepContext
 from generalist.objectives.fields import Share, StepSize
 from generalist.objectives.gradients import weight_gradients, with_gradients
 from generalist.objectives.registry import OBJECTIVES
@@ -20,7 +20,7 @@ def agr(
     x: Tensor,
     y: Tensor,
     *,
-    moment: Moment,
+    context: StepContext,
     threat: Threat,
     steps: InnerSteps = 10,
     step_size: StepSize | None = None,
@@ -28,11 +28,11 @@ def agr(
     longest: PositiveFloat = 0.1,
 ) -> Loss:
     """AT before `start` (a share of training); after it, `reconciled` gradients no longer than `longest`."""
-    x_adv = pgd(model, x, y, threat=threat, steps=steps, step_size=step_size, generator=moment.generator)
+    x_adv = pgd(model, x, y, threat=threat, steps=steps, step_size=step_size, generator=context.generator)
 
     def loss() -> LossTerms:
         robust = F.cross_entropy(model(x_adv), y)
-        if moment.progress < float(start) or not torch.is_grad_enabled():
+        if context.progress < float(start) or not torch.is_grad_enabled():
             return LossTerms(robust)
         clean = F.cross_entropy(model(x), y)
         weights = [p for p in model.parameters() if p.requires_grad]

@@ -5,15 +5,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from generalist.attacks import apgd
-from generalist.core.types import InnerSteps, Loss, LossTerms, Moment, Unit
+from generalist.core.types import InnerSteps, Loss, LossTerms, StepContext, Unit
 from generalist.distributed.ranks import over_the_batch
 from generalist.objectives.fields import Threats
+from generalist.objectives.module import ObjectiveModule
 from generalist.objectives.registry import OBJECTIVES
-from generalist.objectives.stateful import Stateful
 
 
 @OBJECTIVES.register("e-at")
-class ExtremeNorms(Stateful):
+class ExtremeNorms(ObjectiveModule):
     """CE(x'), x' the point of highest CE of APGD; the threat is drawn in proportion to its running robust error."""
 
     errors: Tensor
@@ -27,16 +27,16 @@ class ExtremeNorms(Stateful):
     def attach_(self, model: nn.Module) -> None:
         self.to(next(model.parameters()).device)
 
-    def draw(self, moment: Moment) -> Tensor:
+    def draw(self, context: StepContext) -> Tensor:
         """Which threat: a number of no dimension, on the device."""
         reached = self.errors.cumsum(0) / self.errors.sum().clamp_min(1e-12)
-        return (moment.shared.uniform(1)[0, 0].to(reached) >= reached[:-1]).sum()
+        return (context.shared.uniform(1)[0, 0].to(reached) >= reached[:-1]).sum()
 
-    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, moment: Moment) -> Loss:
-        chosen = int(self.draw(moment))
+    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, context: StepContext) -> Loss:
+        chosen = int(self.draw(context))
         x_adv = apgd(
             model, x, y, threat=self._threats[chosen], steps=self._steps, loss="ce", stop_when_wrong=False,
-            random_start=False, wider_first=False, generator=moment.generator,
+            random_start=False, wider_first=False, generator=context.generator,
         )  # fmt: skip
         seen = False
 

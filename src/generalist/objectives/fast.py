@@ -7,17 +7,17 @@ from torch import Tensor, nn
 from generalist.attacks import misclassified, pgd
 from generalist.core.errors import RunError
 from generalist.core.threat import Threat
-from generalist.core.types import Count, Loss, LossTerms, Moment, PositiveFloat, Unit
+from generalist.core.types import Count, Loss, LossTerms, PositiveFloat, StepContext, Unit
 from generalist.distributed.ranks import over_the_batch
+from generalist.objectives.module import ObjectiveModule
 from generalist.objectives.registry import OBJECTIVES
-from generalist.objectives.stateful import Stateful
 
 WATCH_STEPS = 10
 GAP = 0.2  # what one step leaves more than many do; the luck of a batch is less
 
 
 @OBJECTIVES.register("fast")
-class Fast(Stateful):
+class Fast(ObjectiveModule):
     """CE(x'), x' by FGSM of 1.25ε from a uniform start.
 
     Every `watch_every` steps the batch is attacked by PGD-10 too. Where less than `collapse` of the best PGD accuracy
@@ -41,11 +41,11 @@ class Fast(Stateful):
     def attach_(self, model: nn.Module) -> None:
         self.to(next(model.parameters()).device)
 
-    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, moment: Moment) -> Loss:
+    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, context: StepContext) -> Loss:
         size = self._step * self._threat.radius
-        x_adv = pgd(model, x, y, threat=self._threat, steps=1, step_size=size, generator=moment.generator)
+        x_adv = pgd(model, x, y, threat=self._threat, steps=1, step_size=size, generator=context.generator)
         if torch.is_grad_enabled() and (int(self.steps_done) + 1) % self._watch_every == 0:
-            attacked = pgd(model, x, y, threat=self._threat, steps=WATCH_STEPS, generator=moment.generator)
+            attacked = pgd(model, x, y, threat=self._threat, steps=WATCH_STEPS, generator=context.generator)
             self._right.append(torch.stack([~misclassified(model, part, y) for part in (x_adv, attacked)]))
         return lambda: LossTerms(F.cross_entropy(model(x_adv), y), {"pgd": self.best.clone()})
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from generalist.attacks import ascend, attack_view, cross_entropy, loss_and_gradient
 from generalist.core.rng import normal_like
 from generalist.core.threat import Threat
-from generalist.core.types import InnerSteps, Loss, LossTerms, Moment, NonNegativeFloat
+from generalist.core.types import InnerSteps, Loss, LossTerms, NonNegativeFloat, StepContext
 from generalist.objectives.fields import Share, StepSize
 from generalist.objectives.registry import OBJECTIVES
 
@@ -24,7 +24,7 @@ def fat(
     x: Tensor,
     y: Tensor,
     *,
-    moment: Moment,
+    context: StepContext,
     threat: Threat,
     steps: InnerSteps = 10,
     step_size: StepSize | None = None,
@@ -36,9 +36,9 @@ def fat(
 
     `patience` is τ up to each of `patience_until` (shares of training) and after. τ = steps without noise is AT.
     """
-    stage = sum(moment.progress > float(until) for until in patience_until)
+    stage = sum(context.progress > float(until) for until in patience_until)
     x_adv = friendly(
-        model, x, y, moment=moment, threat=threat, steps=steps, step_size=step_size, tau=patience[stage], noise=noise
+        model, x, y, context=context, threat=threat, steps=steps, step_size=step_size, tau=patience[stage], noise=noise
     )
     return lambda: LossTerms(F.cross_entropy(model(x_adv), y))
 
@@ -48,7 +48,7 @@ def friendly(
     x: Tensor,
     y: Tensor,
     *,
-    moment: Moment,
+    context: StepContext,
     threat: Threat,
     steps: int,
     step_size: Fraction | None,
@@ -57,7 +57,7 @@ def friendly(
 ) -> Tensor:
     """x' of each image where its patience ran out, or after all steps; images that are through cost nothing."""
     size = threat.radius / 4 if step_size is None else float(step_size)
-    streams = moment.generator
+    streams = context.generator
     x_adv = threat.random_start(x, streams)
     rows, left = torch.arange(len(y), device=x.device), torch.full_like(y, tau)
     with attack_view(model) as view:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from generalist.attacks import attack_view
 from generalist.core.rng import normal_like
 from generalist.core.threat import Threat
-from generalist.core.types import Exact, Moment
+from generalist.core.types import Exact, StepContext
 
 StepSize = Annotated[Exact, Field(gt=0, le=10**6)]
 StepSizes = tuple[StepSize, ...]
@@ -18,9 +18,9 @@ Threats = Annotated[tuple[Threat, ...], Field(min_length=1, max_length=20)]
 Share = Annotated[Exact, Field(ge=0, le=1)]
 
 
-def near(x: Tensor, moment: Moment, *, deviation: float = 0.001) -> Tensor:
+def gaussian_start(x: Tensor, context: StepContext, *, deviation: float = 0.001) -> Tensor:
     """Where TRADES and its kin begin: the image with a little Gaussian noise."""
-    return x + deviation * normal_like(x, moment.generator)
+    return x + deviation * normal_like(x, context.generator)
 
 
 def divergence(logits: Tensor, logits_adv: Tensor) -> Tensor:

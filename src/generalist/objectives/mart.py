@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from generalist.attacks import pgd
 from generalist.core.threat import Threat
-from generalist.core.types import InnerSteps, Loss, LossTerms, Moment, NonNegativeFloat
-from generalist.objectives.fields import StepSize, divergence, near
+from generalist.core.types import InnerSteps, Loss, LossTerms, NonNegativeFloat, StepContext
+from generalist.objectives.fields import StepSize, divergence, gaussian_start
 from generalist.objectives.registry import OBJECTIVES
 
 
@@ -17,14 +17,14 @@ def mart(
     x: Tensor,
     y: Tensor,
     *,
-    moment: Moment,
+    context: StepContext,
     threat: Threat,
     beta: NonNegativeFloat = 5.0,
     steps: InnerSteps = 10,
     step_size: StepSize | None = None,
 ) -> Loss:
     """CE(x') − log(1 − max_{k≠y} p'_k) + β·KL(p‖p')·(1 − p_y), mean over the batch."""
-    start = near(x, moment)
+    start = gaussian_start(x, context)
     x_adv = pgd(model, x, y, threat=threat, steps=steps, step_size=step_size, start=start)
 
     def loss() -> LossTerms:

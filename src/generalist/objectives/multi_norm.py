@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from generalist.attacks import ascend, attack_view, cross_entropy, loss_and_gradient, pgd
 from generalist.core.errors import UserError
-from generalist.core.threat import Threat, column
-from generalist.core.types import InnerSteps, Loss, LossTerms, Moment
+from generalist.core.threat import Threat, expand_like
+from generalist.core.types import InnerSteps, Loss, LossTerms, StepContext
 from generalist.objectives.fields import StepSizes, Threats
 from generalist.objectives.registry import OBJECTIVES
 
@@ -27,13 +27,13 @@ def average(
     x: Tensor,
     y: Tensor,
     *,
-    moment: Moment,
+    context: StepContext,
     threats: Threats,
     steps: InnerSteps = 10,
     step_sizes: StepSizes | None = None,
 ) -> Loss:
     """The mean of CE(x') over one adversarial batch a threat; with one threat, AT."""
-    attacked = one_a_threat(model, x, y, moment, threats, steps, step_sizes)
+    attacked = one_a_threat(model, x, y, context, threats, steps, step_sizes)
 
     def loss() -> LossTerms:
         losses = {str(t): F.cross_entropy(model(x_adv), y) for t, x_adv in zip(threats, attacked, strict=True)}
@@ -49,13 +49,13 @@ def worst(
     x: Tensor,
     y: Tensor,
     *,
-    moment: Moment,
+    context: StepContext,
     threats: Threats,
     steps: InnerSteps = 10,
     step_sizes: StepSizes | None = None,
 ) -> Loss:
     """CE of whichever x' is worst for each image."""
-    attacked = one_a_threat(model, x, y, moment, threats, steps, step_sizes)
+    attacked = one_a_threat(model, x, y, context, threats, steps, step_sizes)
     with attack_view(model) as view, torch.no_grad():
         x_adv = highest(view, torch.stack(attacked), y)[0]
     return lambda: LossTerms(F.cross_entropy(model(x_adv), y))
@@ -67,7 +67,7 @@ def msd(
     x: Tensor,
     y: Tensor,
     *,
-    moment: Moment,
+    context: StepContext,
     threats: Threats,
     steps: InnerSteps = 10,
     step_sizes: StepSizes | None = None,
@@ -97,7 +97,7 @@ def steepest_of_all(
             with torch.no_grad():
                 x_adv, loss = highest(view, torch.stack(moves), y)
             better = loss > best_loss
-            best, best_loss = torch.where(column(better, x), x_adv, best), torch.where(better, loss, best_loss)
+            best, best_loss = torch.where(expand_like(better, x), x_adv, best), torch.where(better, loss, best_loss)
     return best
 
 
@@ -105,13 +105,13 @@ def one_a_threat(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
-    moment: Moment,
+    context: StepContext,
     threats: Threats,
     steps: int,
     step_sizes: StepSizes | None,
 ) -> list[Tensor]:
     return [
-        pgd(model, x, y, threat=threat, steps=steps, step_size=size, generator=moment.generator)
+        pgd(model, x, y, threat=threat, steps=steps, step_size=size, generator=context.generator)
         for threat, size in zip(threats, _sizes(threats, step_sizes), strict=True)
     ]
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from generalist.attacks import attack_view, cross_entropy, frozen, loss_and_gradient
 from generalist.core.errors import UserError
-from generalist.core.threat import Threat, column
-from generalist.core.types import InnerSteps, Loss, LossTerms, Moment, PositiveFloat, Unit
+from generalist.core.threat import Threat, expand_like
+from generalist.core.types import InnerSteps, Loss, LossTerms, PositiveFloat, StepContext, Unit
 from generalist.objectives.fields import Share, StepSize
 from generalist.objectives.registry import OBJECTIVES
 
@@ -29,7 +29,7 @@ def part(
     x: Tensor,
     y: Tensor,
     *,
-    moment: Moment,
+    context: StepContext,
     threat: Threat,
     steps: InnerSteps = 10,
     step_size: StepSize | None = None,
@@ -44,10 +44,10 @@ def part(
     """
     size = threat.radius / 4 if step_size is None else float(step_size)
     bound = torch.full_like(x[:, :1], threat.radius)
-    if moment.progress >= float(start):
+    if context.progress >= float(start):
         matters = standardised(activation_map(model, x)) > deviations
         bound = torch.where(matters, bound, lower * bound)
-    x_adv = into(threat.random_start(x, moment.generator), x, bound)
+    x_adv = into(threat.random_start(x, context.generator), x, bound)
     with attack_view(model) as view:
         for _ in range(steps):
             _, _, gradient = loss_and_gradient(view, x_adv, y, cross_entropy)
@@ -91,4 +91,6 @@ def standardised(heat: Tensor) -> Tensor:
     flat = heat.flatten(1)
     mean, deviation = flat.mean(1), flat.std(1, unbiased=False)
     least = (FLAT * flat.abs().amax(1)).clamp_min(1e-12)  # below this the differences are rounding
-    return torch.where(column(deviation > least, heat), (heat - column(mean, heat)) / column(deviation, heat), 0.0)
+    return torch.where(
+        expand_like(deviation > least, heat), (heat - expand_like(mean, heat)) / expand_like(deviation, heat), 0.0
+    )

@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from generalist.attacks import apgd
 from generalist.core.threat import TINY, Threat
-from generalist.core.types import InnerSteps, Loss, LossTerms, Moment, NonNegativeFloat, Unit
+from generalist.core.types import InnerSteps, Loss, LossTerms, NonNegativeFloat, StepContext, Unit
 from generalist.objectives.fields import divergence
+from generalist.objectives.module import ObjectiveModule
 from generalist.objectives.registry import OBJECTIVES
-from generalist.objectives.stateful import Stateful
 
 Pair = Annotated[tuple[Threat, ...], Field(min_length=2, max_length=2)]
 
 
 @OBJECTIVES.register("ramp")
-class Ramp(Stateful):
+class Ramp(ObjectiveModule):
     """CE on the worse of x_s and x_t + λ·KL(p(x_s)‖p(x_t)), the mean over images with x_s right.
 
     At each epoch's end θ ← θ_old + β·max(0, cos)·Δ_nat + (1−β)·Δ_adv for every tensor, β = ½. Both Δ start from θ_old;
@@ -50,11 +50,11 @@ class Ramp(Stateful):
             weight.copy_(old + merged(natural[name] - old, weight - old, self._clean_share))
         self.model_replaced_(model)
 
-    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, moment: Moment) -> Loss:
+    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, context: StepContext) -> Loss:
         source, target = (
             apgd(
                 model, x, y, threat=threat, steps=self._steps, loss="ce", stop_when_wrong=False, random_start=False,
-                wider_first=False, generator=moment.generator,
+                wider_first=False, generator=context.generator,
             )
             for threat in self._threats
         )  # fmt: skip

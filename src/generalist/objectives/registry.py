@@ -9,9 +9,9 @@ from torch import nn
 from generalist.core.errors import UserError
 from generalist.core.registry import Registry
 from generalist.core.types import Objective
-from generalist.objectives.stateful import Stateful
+from generalist.objectives.module import ObjectiveModule
 
-OBJECTIVES: Registry[Callable[..., Any]] = Registry("objective", runtime=("moment", "networks"))
+OBJECTIVES: Registry[Callable[..., Any]] = Registry("objective", runtime=("context", "networks"))
 """Functions that are objectives, and classes whose instances are."""
 
 
@@ -31,10 +31,10 @@ def make_objective(
 
 def networks_needed(name: str) -> tuple[str, ...]:
     entry = OBJECTIVES.get(name)
-    return entry.needs if isinstance(entry, type) and issubclass(entry, Stateful) else ()
+    return entry.needs if isinstance(entry, type) and issubclass(entry, ObjectiveModule) else ()
 
 
 def carries_state(name: str) -> bool:
     """Whether something outlives a reset of the learner, so that steps before it matter after it."""
     entry = OBJECTIVES.get(name)
-    return isinstance(entry, type) and issubclass(entry, Stateful) and entry.outlives_reset
+    return isinstance(entry, type) and issubclass(entry, ObjectiveModule) and entry.outlives_reset

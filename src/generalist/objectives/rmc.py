@@ -16,14 +16,14 @@ from torch.func import functional_call
 
 from generalist.attacks import pgd
 from generalist.core.errors import UserError
-from generalist.core.types import InnerSteps, Loss, LossTerms, Moment
+from generalist.core.types import InnerSteps, Loss, LossTerms, StepContext
 from generalist.objectives.fields import Threats
+from generalist.objectives.module import FrozenNetwork, ObjectiveModule
 from generalist.objectives.registry import OBJECTIVES
-from generalist.objectives.stateful import Consulted, Stateful
 
 
 @OBJECTIVES.register("rmc")
-class Curve(Stateful):
+class Curve(ObjectiveModule):
     """CE(x') under θ(t), t~U(0, 1) for each batch; x' against θ(t), one threat a batch, all equally often."""
 
     needs = ("first", "second")
@@ -34,12 +34,12 @@ class Curve(Stateful):
         self, *, networks: Mapping[str, nn.Module], threats: Threats, steps: InnerSteps = 10, points: InnerSteps = 61
     ) -> None:
         super().__init__()
-        self._ends = [Consulted(networks[name]) for name in self.needs]
+        self._ends = [FrozenNetwork(networks[name]) for name in self.needs]
         self._threats, self._steps, self._points = threats, steps, points
 
     def attach_(self, model: nn.Module) -> None:
         """The bend starts halfway between the endpoints."""
-        self._probe = Consulted(copy.deepcopy(model))
+        self._probe = FrozenNetwork(copy.deepcopy(model))
         self._norms = [m for m in self._probe.network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
         for norm in self._norms:
             norm.momentum = 1.0  # its statistics are those of the last batch
@@ -63,12 +63,12 @@ class Curve(Stateful):
             for name, w in model.named_parameters()
         }
 
-    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, moment: Moment) -> Loss:
-        t, which = moment.shared.uniform(2)[0].tolist()
+    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, context: StepContext) -> Loss:
+        t, which = context.shared.uniform(2)[0].tolist()
         threat = self._threats[int(which * len(self._threats))]
         probe = self._place_(model, t)
         self._measure_(x)
-        x_adv = pgd(probe, x, y, threat=threat, steps=self._steps, generator=moment.generator)
+        x_adv = pgd(probe, x, y, threat=threat, steps=self._steps, generator=context.generator)
 
         def loss() -> LossTerms:
             if model.training and self._norms:

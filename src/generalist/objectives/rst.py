@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from generalist.attacks import pgd
 from generalist.core.threat import Threat
-from generalist.core.types import InnerSteps, Loss, LossTerms, Moment, NonNegativeFloat
-from generalist.objectives.fields import StepSize, near
+from generalist.core.types import InnerSteps, Loss, LossTerms, NonNegativeFloat, StepContext
+from generalist.objectives.fields import StepSize, gaussian_start
 from generalist.objectives.registry import OBJECTIVES
 
 
@@ -17,7 +17,7 @@ def rst(
     x: Tensor,
     y: Tensor,
     *,
-    moment: Moment,
+    context: StepContext,
     threat: Threat,
     steps: InnerSteps = 10,
     step_size: StepSize | None = None,
@@ -27,9 +27,9 @@ def rst(
     extra_robust_weight: NonNegativeFloat = 0.5,
 ) -> Loss:
     """½·CE(x) + ½·CE(x'), x' from PGD on CE beside the image; images of `data.extra` have weights of their own."""
-    start = near(x, moment)
+    start = gaussian_start(x, context)
     x_adv = pgd(model, x, y, threat=threat, steps=steps, step_size=step_size, start=start)
-    extra = torch.zeros_like(y, dtype=torch.bool) if moment.extra is None else moment.extra
+    extra = torch.zeros_like(y, dtype=torch.bool) if context.extra is None else context.extra
     natural, robust = (
         torch.where(extra, theirs, own)
         for own, theirs in ((natural_weight, extra_natural_weight), (robust_weight, extra_robust_weight))

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from generalist.attacks import pgd
 from generalist.core.threat import Threat
-from generalist.core.types import Criterion, InnerSteps, Loss, LossTerms, Moment, NonNegativeFloat
-from generalist.objectives.fields import StepSize, eval_logits, near
+from generalist.core.types import Criterion, InnerSteps, Loss, LossTerms, NonNegativeFloat, StepContext
+from generalist.objectives.fields import StepSize, eval_logits, gaussian_start
 from generalist.objectives.registry import OBJECTIVES
 
 THRESHOLD = {"pgd": 0.4, "trades": 0.3}
@@ -20,7 +20,7 @@ def score(
     x: Tensor,
     y: Tensor,
     *,
-    moment: Moment,
+    context: StepContext,
     threat: Threat,
     form: Literal["pgd", "trades"] = "trades",
     beta: NonNegativeFloat = 6.0,
@@ -31,11 +31,11 @@ def score(
     """d = ‖p − q‖². pgd: ReLU(d(p(x'), y) − 0.4). trades: ReLU(d(p(x), y) + β·d(p(x'), p(x)) − 0.3)."""
     allowed = THRESHOLD[form] if threshold is None else threshold
     if form == "pgd":
-        start = threat.random_start(x, moment.generator)
+        start = threat.random_start(x, context.generator)
         x_adv = pgd(model, x, y, threat=threat, steps=steps, step_size=step_size, start=start, criterion=from_label)
         return lambda: LossTerms(F.relu(from_label(model(x_adv).float(), y) - allowed).mean())
     p = eval_logits(model, x).softmax(1)
-    start = near(x, moment)
+    start = gaussian_start(x, context)
     x_adv = pgd(model, x, y, threat=threat, steps=steps, step_size=step_size, start=start, criterion=_from(p))
 
     def loss() -> LossTerms:

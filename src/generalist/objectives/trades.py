@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from generalist.attacks import kl, pgd
 from generalist.core.threat import Threat
-from generalist.core.types import InnerSteps, Loss, LossTerms, Moment, NonNegativeFloat
-from generalist.objectives.fields import StepSize, divergence, eval_logits, near
+from generalist.core.types import InnerSteps, Loss, LossTerms, NonNegativeFloat, StepContext
+from generalist.objectives.fields import StepSize, divergence, eval_logits, gaussian_start
+from generalist.objectives.module import FrozenNetwork, ObjectiveModule
 from generalist.objectives.registry import OBJECTIVES
-from generalist.objectives.stateful import Consulted, Stateful
 
 
 @OBJECTIVES.register("trades")
@@ -23,7 +23,7 @@ def trades(
     x: Tensor,
     y: Tensor,
     *,
-    moment: Moment,
+    context: StepContext,
     threat: Threat,
     beta: NonNegativeFloat = 6.0,
     steps: InnerSteps = 10,
@@ -32,7 +32,7 @@ def trades(
     """CE(x) + β·KL(p(x)‖p(x')), gradient through both; β = 0 is natural training and makes no x'."""
     if beta == 0:
         return lambda: LossTerms(F.cross_entropy(model(x), y))
-    x_adv = diverging(model, x, y, moment=moment, threat=threat, steps=steps, step_size=step_size)
+    x_adv = diverging(model, x, y, context=context, threat=threat, steps=steps, step_size=step_size)
 
     def loss() -> LossTerms:
         logits = model(x)
@@ -43,7 +43,7 @@ def trades(
 
 
 @OBJECTIVES.register("hat")
-class HelperAdversarial(Stateful):
+class HelperAdversarial(ObjectiveModule):
     """TRADES, and CE at x + 2(x'−x) with the label that a standard-trained network gives to x'."""
 
     needs = ("standard",)
@@ -61,12 +61,14 @@ class HelperAdversarial(Stateful):
         step_size: StepSize | None = None,
     ) -> None:
         super().__init__()
-        self._standard = Consulted(networks["standard"])
+        self._standard = FrozenNetwork(networks["standard"])
         self._threat, self._steps, self._step_size = threat, steps, step_size
         self._beta, self._gamma, self._reach = beta, gamma, reach
 
-    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, moment: Moment) -> Loss:
-        x_adv = diverging(model, x, y, moment=moment, threat=self._threat, steps=self._steps, step_size=self._step_size)
+    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, context: StepContext) -> Loss:
+        x_adv = diverging(
+            model, x, y, context=context, threat=self._threat, steps=self._steps, step_size=self._step_size
+        )
         helper = x + self._reach * (x_adv - x)
         label = eval_logits(self._standard.network, x_adv).argmax(1)
 
@@ -81,7 +83,7 @@ class HelperAdversarial(Stateful):
 
 
 @OBJECTIVES.register("lbgat")
-class BoundaryGuided(Stateful):
+class BoundaryGuided(ObjectiveModule):
     """CE(g(x), y) + MSE(f(x'), g(x)) + β·KL(p_f(x)‖p_f(x')); g is a natural network trained beside f."""
 
     def __init__(
@@ -98,8 +100,10 @@ class BoundaryGuided(Stateful):
     def attach_(self, model: nn.Module) -> None:
         self.guide = copy.deepcopy(model)
 
-    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, moment: Moment) -> Loss:
-        x_adv = diverging(model, x, y, moment=moment, threat=self._threat, steps=self._steps, step_size=self._step_size)
+    def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, context: StepContext) -> Loss:
+        x_adv = diverging(
+            model, x, y, context=context, threat=self._threat, steps=self._steps, step_size=self._step_size
+        )
         self.guide.train(model.training)
 
         def loss() -> LossTerms:
@@ -119,12 +123,12 @@ def diverging(
     x: Tensor,
     y: Tensor,
     *,
-    moment: Moment,
+    context: StepContext,
     threat: Threat,
     steps: int,
     step_size: StepSize | None,
 ) -> Tensor:
     """x' whose answer is far from that to x, labels aside."""
     p = eval_logits(model, x).softmax(1)
-    start = near(x, moment)
+    start = gaussian_start(x, context)
     return pgd(model, x, y, threat=threat, steps=steps, step_size=step_size, start=start, criterion=kl(p))

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from generalist.core.types import moment
+from generalist.core.types import step_context
 from generalist.mixing import MixPlan
-from generalist.objectives import Stateful, make_objective, networks_needed, perturbed_weights
+from generalist.objectives import ObjectiveModule, make_objective, networks_needed, perturbed_weights
 from generalist.recipes.schema import LearnerSection, Recipe
 from generalist.training.placement import phases
 
@@ -57,10 +57,10 @@ def passes_per_step(section: LearnerSection) -> float:
     with torch.no_grad():
         y = model(x).argmax(1)  # images that are right unattacked, as most are while training
     objective = make_objective(section.objective.name, section.objective.options, networks=networks)
-    if isinstance(objective, Stateful):
+    if isinstance(objective, ObjectiveModule):
         objective.attach_(model)
     tally.images = 0
-    loss = objective(model, x, y, moment=moment("cost", ids=torch.arange(PROBE_IMAGES), progress=0.99))
+    loss = objective(model, x, y, context=step_context("cost", ids=torch.arange(PROBE_IMAGES), progress=0.99))
     with perturbed_weights(model, loss, section.weight_perturbation):
         loss().total.backward()
     return tally.images / (2 * PROBE_IMAGES)
@@ -97,5 +97,5 @@ class Workload:
 
 def cost_in_at(recipe: Recipe, plan: MixPlan) -> float:
     """The passes of the whole plan over those of one PGD-10 AT run of the same length."""
-    passes = sum(plan.live_epochs(name) * passes_per_step(section) for name, section in recipe.learners.items())
+    passes = sum(plan.active_epochs(name) * passes_per_step(section) for name, section in recipe.learners.items())
     return float(passes / (AT_PASSES * Fraction(plan.epochs)))

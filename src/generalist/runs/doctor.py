@@ -15,7 +15,7 @@ from generalist.attacks import frozen
 from generalist.runs.experiment import (Experiment, build)
 from generalist.core.errors import UserError
 from generalist.recipes.cost import cost_in_at
-from generalist.data import (DATASETS, SOURCES, ArraySplit, MissingData, load_dataset, ordered)
+from generalist.data import (DATASETS, SOURCES, ArraySplit, MissingData, load_dataset, sequential_batches)
 from generalist.data.locate import data_root
 from generalist.evaluation import evaluate_split
 from generalist.recipes.schema import Recipe
@@ -63,7 +63,7 @@ def outline(experiment: Experiment, *, ranks: int = 1) -> dict[str, Any]:
             "optimizer": section.optimizer.name,
             "lr": section.optimizer.options["lr"],
             "gamma": [round(plan.weights(min(plan.steps - 1, plan.steps * k // 6))[name], 3) for k in range(7)],
-            "live_epochs": plan.live_epochs(name),
+            "live_epochs": plan.active_epochs(name),
         }
         for name, section in recipe.learners.items()
     }
@@ -97,7 +97,7 @@ def estimate(recipe: Recipe, *, download: bool = False) -> dict[str, Any]:
     step_seconds = {name: _time_steps(experiment, name, budget) for name in state.learners}
     share_left = 1 - state.step / plan.steps
     training = sum(
-        seconds * plan.live_epochs(name) * plan.steps_per_epoch * share_left for name, seconds in step_seconds.items()
+        seconds * plan.active_epochs(name) * plan.steps_per_epoch * share_left for name, seconds in step_seconds.items()
     )
     validation = _time_validation(experiment, budget) * share_left
     return {
@@ -140,7 +140,7 @@ def _time_validation(experiment: Experiment, budget: float) -> float:
     images = min(validation.images or len(whole), len(whole))
     count, seconds = min(8, images), 0.0
     while True:
-        part = next(iter(ordered(whole, batch_size=count, device=experiment.device, limit=count)))
+        part = next(iter(sequential_batches(whole, batch_size=count, device=experiment.device, limit=count)))
         with frozen(model), torch.no_grad():
             answers = model(part.x).argmax(1).cpu()
         started = time.perf_counter()
@@ -154,7 +154,7 @@ def _time_validation(experiment: Experiment, budget: float) -> float:
             break
         count = min(4 * count, images)
     rounds = -(-plan.epochs // validation.every_epochs)
-    models = 1 + sum(plan.live_epochs(name) / plan.epochs for name in experiment.state.learners)
+    models = 1 + sum(plan.active_epochs(name) / plan.epochs for name in experiment.state.learners)
     return seconds / count * images * rounds * models
 
 

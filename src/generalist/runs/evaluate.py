@@ -11,7 +11,7 @@ from torch import nn
 from generalist.core.errors import UserError
 from generalist.core.threat import Threat
 from generalist.data import (ArraySplit, DataWarning, EvaluationImages, Split, load_evaluation_images)
-from generalist.evaluation import (Attacked, Suite, evaluate_suite, load_suite)
+from generalist.evaluation import (SuiteResult, Suite, evaluate_suite, load_suite)
 from generalist.models import (Classifier, load_model)
 from generalist.runs.train import Run
 
@@ -104,7 +104,7 @@ def evaluate(
     cache: str | Path | None = None,
     root: str | Path | None = None,
     download: bool = False,
-) -> Attacked:
+) -> SuiteResult:
     """Attack any model that takes images in [0, 1] and gives logits.
 
     `data` is a dataset's name (its test split is used), an .npz file or a folder of images (its test split, or all of

@@ -15,7 +15,7 @@ from generalist.core.files import user_path
 from generalist.recipes.cost import Workload
 from generalist.report.console import Reporter
 from generalist.training.instruments import drift
-from generalist.training.journal import (Journal, Unwritten)
+from generalist.training.journal import (Journal, NullJournal)
 from generalist.training.selection import (Scores, Selection)
 from generalist.training.state import TrainState
 
@@ -28,7 +28,7 @@ class Recorder:
         folder: Path,
         experiment: Experiment,
         reporter: Reporter,
-        journal: Journal | Unwritten,
+        journal: Journal | NullJournal,
         workload: Workload,
     ) -> None:
         self._experiment, self._reporter, self._journal, self._workload = experiment, reporter, journal, workload
@@ -81,7 +81,7 @@ class Recorder:
             learners, center = state.parameter_trees()
             record["drift"] = drift({name: learners[name] for name in live}, center, weights)
         if ranks.world() > 1:
-            record["bytes_sent"] = _added(ranks.gathered(ranks.traffic.sent))
+            record["bytes_sent"] = _added(ranks.all_gather(ranks.traffic.sent))
         self._journal.write("epoch", state.step, record)
         losses = "  ".join(f"{name} {means[name]['loss']:.3f}" for name in live)
         self._reporter.epoch(epoch, plan.epochs, f"loss {losses}")
@@ -99,7 +99,7 @@ class Recorder:
             scores[name] = self._experiment.validate(model)
             if epoch == plan.epochs:
                 model, scores[name] = self._best_variant(name, model, scores[name])
-            if ranks.leads() and (recipe.select != "last" or epoch == plan.epochs):
+            if ranks.is_main() and (recipe.select != "last" or epoch == plan.epochs):
                 self._selection.consider(name, model, scores[name], epoch=epoch, step=state.step)
         split = "test" if recipe.select == "test" else "validation"
         records = {name: score.record() for name, score in scores.items()}
@@ -120,7 +120,7 @@ class Recorder:
 def recorder(folder: Path, experiment: Experiment, reporter: Reporter) -> Iterator[Recorder]:
     """The recorder of a run, with its journal open and its progress shown; only the leading rank writes."""
     state = experiment.state
-    journal = Journal(folder, run=state.owner["recipe"], step=state.step) if ranks.leads() else Unwritten()
+    journal = Journal(folder, run=state.owner["recipe"], step=state.step) if ranks.is_main() else NullJournal()
     try:
         recipe, step, plan = experiment.recipe, experiment.state.step, experiment.plan
         validated = min(len(experiment.selection_split), recipe.validation.images or len(experiment.selection_split))

@@ -15,7 +15,7 @@ from generalist.runs.experiment import load_data
 from generalist.core.errors import UserError
 from generalist.core.files import digest
 from generalist.core.threat import Threat
-from generalist.data import (EvaluationImages, Split, ordered)
+from generalist.data import (EvaluationImages, Split, sequential_batches)
 from generalist.evaluation import (Flag, no_weights)
 from generalist.models import (build_model, load_weights, normalises_itself)
 from generalist.runs.train import Run
@@ -134,7 +134,7 @@ def _check_classes(model: nn.Module, images: EvaluationImages, data: str) -> Non
     """Named classes are numbered in their order, which is right only where the model has just these."""
     try:
         with torch.no_grad(), frozen(model):
-            out = model(next(ordered(images.split, batch_size=2)).x)
+            out = model(next(sequential_batches(images.split, batch_size=2)).x)
     except Exception:
         return  # what is wrong with it is told when it is probed
     count = out.shape[-1] if isinstance(out, Tensor) and out.dim() == 2 else len(images.classes)

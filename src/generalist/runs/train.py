@@ -130,20 +130,20 @@ def train(
     elif overrides or method:
         raise UserError("overrides and method go with a recipe's name or file; this recipe is complete already")
     folder = user_path(out) if out is not None else Path("runs") / recipe.name
-    reporter = reporter if reporter is not None and ranks.leads() else Silent()
+    reporter = reporter if reporter is not None and ranks.is_main() else Silent()
     resume = resume or ranks.restarted()
-    ranks.by_leader(lambda: _check_folder(folder, recipe, resume=resume))
+    ranks.run_on_main(lambda: _check_folder(folder, recipe, resume=resume))
     needs = {need: _needed(source) for need, source in recipe.needs.items()}
     experiment = build(recipe, download=download)
     with ExitStack() as held:
-        ranks.by_leader(lambda: held.enter_context(sole_owner(folder)))
-        ranks.by_leader(lambda: _check_folder(folder, recipe, resume=resume))
-        ranks.by_leader(lambda: remove_leftovers(folder))
+        ranks.run_on_main(lambda: held.enter_context(sole_owner(folder)))
+        ranks.run_on_main(lambda: _check_folder(folder, recipe, resume=resume))
+        ranks.run_on_main(lambda: remove_leftovers(folder))
         finished = resume and (folder / "recipe.yaml").exists() and Run(folder).finished
-        if ranks.gathered(finished)[0]:
+        if ranks.all_gather(finished)[0]:
             reporter.say(f"{folder} is finished already")
             return Run(folder)
-        ranks.by_leader(lambda: _write_recipe(folder, recipe))
+        ranks.run_on_main(lambda: _write_recipe(folder, recipe))
         networks: dict[str, nn.Module] = {}
         if recipe.needs:
             networks = _obtain(needs, experiment, folder / "needs", reporter)
@@ -151,13 +151,13 @@ def train(
         state = experiment.state
         state.owner = {"recipe": Run(folder).identity, "data": experiment.data_digest()}
         state.owner |= {f"network {need!r}": model_hash(network) for need, network in networks.items()}
-        ranks.by_leader(lambda: _warn_of_damaged_models(folder, recipe))
+        ranks.run_on_main(lambda: _warn_of_damaged_models(folder, recipe))
         if resume and state.load(folder / "checkpoints"):
             reporter.say(f"resumed {folder} at step {state.step} of {experiment.plan.steps}")
         if ranks.world() > 1:
             state.share_(placed(experiment, ranks.world()))
             _warn_of_split_batchnorm(experiment)
-        ranks.by_leader(lambda: write_json(folder / "environment.json", environment(experiment)))
+        ranks.run_on_main(lambda: write_json(folder / "environment.json", environment(experiment)))
         with recorder(folder, experiment, reporter) as events, interrupts() as caught:
             fit(
                 state,
@@ -170,7 +170,7 @@ def train(
                 interrupts=caught,
                 bad_steps=recipe.training.bad_steps,
             )
-        ranks.by_leader(lambda: _finish(folder, experiment))
+        ranks.run_on_main(lambda: _finish(folder, experiment))
     return Run(folder)
 
 
@@ -195,7 +195,7 @@ def _warn_of_split_batchnorm(experiment: Experiment) -> None:
     """Where BatchNorm sees a part of a batch only, the result depends on the number of ranks."""
     split = any(len(placed) > 1 for phase in experiment.state.phases for placed in phase.ranks.values())
     parted = any(has_unshared_batchnorm(learner.model) for learner in experiment.state.learners.values())
-    if split and parted and ranks.leads():
+    if split and parted and ranks.is_main():
         switched_off = not experiment.recipe.training.sync_batchnorm
         why = "training.sync_batchnorm=false" if switched_off else "this kind of BatchNorm cannot be shared"
         warnings.warn(
@@ -332,7 +332,7 @@ def _summary(folder: Path, experiment: Experiment) -> dict[str, Any]:
         "steps": state.step,
         "seconds": round(state.seconds, 1),
         "parameters": sum(p.numel() for p in state.global_model.parameters()),
-        "live_epochs": {name: plan.live_epochs(name) for name in state.learners},
+        "live_epochs": {name: plan.active_epochs(name) for name in state.learners},
         "selected_by": recipe.select,
         "selected": {name: selection.kept(name) for name in ["global", *state.learners]},
     }

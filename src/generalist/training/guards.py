@@ -32,7 +32,7 @@ class Interrupts:
         """The signal that all ranks stop by; several ranks agree at the end of an epoch, when they meet anyway."""
         if ranks.world() == 1:
             return self.signum
-        return next((signum for signum in ranks.gathered(self.signum) if signum), None) if epoch_ended else None
+        return next((signum for signum in ranks.all_gather(self.signum) if signum), None) if epoch_ended else None
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
         if self.signum == signal.SIGINT == signum:

@@ -68,7 +68,7 @@ class Journal:
             self._board.close()
 
 
-class Unwritten:
+class NullJournal:
     """The journal of a rank that does not write."""
 
     def write(self, kind: str, step: int, record: Mapping[str, Any]) -> None:

@@ -12,9 +12,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from generalist.core.rng import Key
 from generalist.core.schedules import Schedule
-from generalist.core.types import Batch, Loss, LossTerms, Objective, StateTree, moment
-from generalist.distributed.ranks import ALONE, Team, as_part_of, evenly
-from generalist.objectives import Stateful, perturbed_weights
+from generalist.core.types import Batch, Loss, LossTerms, Objective, StateTree, step_context
+from generalist.distributed.ranks import ALONE, Team, as_part_of, split_evenly
+from generalist.objectives import ObjectiveModule, perturbed_weights
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
@@ -51,7 +51,7 @@ class Learner:
         loss_limit: float = float("inf"),
     ) -> None:
         self.name, self.model, self.objective = name, model, objective
-        self.carried = objective if isinstance(objective, Stateful) else None
+        self.carried = objective if isinstance(objective, ObjectiveModule) else None
         if self.carried is not None:
             self.carried.attach_(model)
         trained = {**dict(model.named_parameters()), **_prefixed("objective/", self.carried)}
@@ -86,15 +86,15 @@ class Learner:
         _copy_all_(self._buffers_before, self._buffers)
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        terms, now = None, moment(*key, ids=batch.ids, progress=float(progress), extra=batch.extra)
+        terms, now = None, step_context(*key, ids=batch.ids, progress=float(progress), extra=batch.extra)
         mine = self.team.rows(len(batch.y))
         our_share = (mine.stop - mine.start) / len(batch.y)
-        parts = [part for part in evenly(mine, self.accumulate) if part.stop > part.start]
+        parts = [part for part in split_evenly(mine, self.accumulate) if part.stop > part.start]
         with as_part_of(self.team, our_share):
             for part in parts:
                 share = (part.stop - part.start) / len(batch.y)
                 with self.autocast():
-                    loss = self.objective(self.model, batch.x[part], batch.y[part], moment=now[part])
+                    loss = self.objective(self.model, batch.x[part], batch.y[part], context=now[part])
                 ascent = perturbed_weights(
                     self.model, loss, self.weight_perturbation, autocast=self.autocast, buffers=self._buffers
                 )
@@ -194,11 +194,11 @@ class Learner:
         return tensors, values
 
     def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        copy_tree_(self.tree, below(tensors, "model/"))
+        copy_tree_(self.tree, strip_prefix(tensors, "model/"))
         if self.average is not None:
-            copy_tree_(self.average, below(tensors, "average/"))
+            copy_tree_(self.average, strip_prefix(tensors, "average/"))
         if self.carried is not None:
-            copy_tree_(state_tree(self.carried), below(tensors, "objective/"))
+            copy_tree_(state_tree(self.carried), strip_prefix(tensors, "objective/"))
         self.optimizer.state.clear()
         for path, tensor in tensors.items():
             if path.startswith("optimizer/"):
@@ -220,7 +220,7 @@ def ema_(average: StateTree, tree: StateTree, decay: float) -> None:
             tensor.copy_(tree[name])
 
 
-def below(tensors: Mapping[str, Tensor], prefix: str) -> StateTree:
+def strip_prefix(tensors: Mapping[str, Tensor], prefix: str) -> StateTree:
     """The tensors whose names begin so, without the beginning."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 

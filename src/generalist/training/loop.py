@@ -36,7 +36,7 @@ def fit(
         state.enter_epoch_(step // plan.steps_per_epoch)
         decay, weights = plan.decay(step), plan.weights(step)
         for learner in state.learners.values():
-            if state.here(learner.name) and plan.live(learner.name, step):
+            if state.is_local(learner.name) and plan.is_active(learner.name, step):
                 terms = learner.step(batch, progress=plan.progress(step), key=(seed, learner.name, step))
                 if plan.ends_epoch(step):
                     learner.end_epoch_()

@@ -38,7 +38,7 @@ def phases(plan: MixPlan, costs: Mapping[str, float], *, ranks: int, batch_size:
     """The live learners placed anew whenever they change; idle ones stay with rank 0, where they cost nothing."""
 
     def live(epoch: int) -> tuple[str, ...]:
-        return tuple(name for name in plan.gammas if plan.live_in(name, epoch))
+        return tuple(name for name in plan.gammas if plan.is_active_in_epoch(name, epoch))
 
     found, epoch = [], 0
     for names, stretch in groupby(range(plan.epochs), key=live):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from generalist.core.errors import UserError
-from generalist.distributed.ranks import local_rank, started_together
+from generalist.distributed.ranks import launched_processes, local_rank
 
 Precision = Literal["auto", "float32", "bf16", "fp16"]
 _WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")
@@ -29,7 +29,7 @@ def pick_device(name: str = "auto") -> torch.device:
             raise UserError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}") from None
         return device
     if torch.cuda.is_available():
-        return torch.device("cuda", local_rank()) if started_together() > 1 else torch.device("cuda")
+        return torch.device("cuda", local_rank()) if launched_processes() > 1 else torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 

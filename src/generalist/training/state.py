@@ -13,7 +13,7 @@ from generalist.distributed import ranks
 from generalist.mixing import Mix
 from generalist.training.checkpoint import latest_checkpoint, save_checkpoint
 from generalist.training.instruments import Regret
-from generalist.training.learner import Learner, below, copy_tree_, state_tree
+from generalist.training.learner import Learner, copy_tree_, state_tree, strip_prefix
 from generalist.training.placement import Phase
 
 
@@ -81,11 +81,11 @@ class TrainState:
     def _ranks(self, name: str) -> tuple[int, ...]:
         return (0,) if self._phase is None else self._phase.ranks[name]
 
-    def here(self, name: str) -> bool:
+    def is_local(self, name: str) -> bool:
         """Whether this rank trains the learner, alone or in a team."""
         return ranks.rank() in self._ranks(name)
 
-    def led(self) -> list[str]:
+    def led_names(self) -> list[str]:
         """The learners that this rank speaks for."""
         return [name for name in self.learners if self._ranks(name)[0] == ranks.rank()]
 
@@ -103,14 +103,14 @@ class TrainState:
         received = ranks.hand_over(package, values, source=source, to=list(to), purpose=purpose)
         if received is not None:
             package, values = received
-            self.learners[name].load(below(package, "learner/"), values["learner"])
-            copy_tree_(self.mix.shares[name], below(package, "share/"))
-            self.tallies[name] = Tally(values["tally"], below(package, "tally/"))
+            self.learners[name].load(strip_prefix(package, "learner/"), values["learner"])
+            copy_tree_(self.mix.shares[name], strip_prefix(package, "share/"))
+            self.tallies[name] = Tally(values["tally"], strip_prefix(package, "tally/"))
 
     def show_model(self, name: str) -> nn.Module:
         """The learner's model as it is now, on every rank."""
         learner = self.learners[name]
-        ranks.show_all_(list(learner.tree.values()), source=self._ranks(name)[0], purpose="evaluation")
+        ranks.broadcast_(list(learner.tree.values()), source=self._ranks(name)[0], purpose="evaluation")
         return learner.model
 
     # The global learner
@@ -118,17 +118,19 @@ class TrainState:
     @property
     def trees(self) -> dict[str, StateTree]:
         """w_a of every learner that this rank speaks for."""
-        return {name: self.learners[name].mixed for name in self.led()}
+        return {name: self.learners[name].mixed for name in self.led_names()}
 
     def materialise_global_(self) -> nn.Module:
         """Put θ_g = D·θ⁰ + Σ m_a into the global model: one reduction, whatever the number of ranks."""
-        total = self.mix.total(self.led())
-        ranks.sum_over_ranks_(list(total.values()), purpose="mixing")
+        total = self.mix.total(self.led_names())
+        ranks.all_reduce_(list(total.values()), purpose="mixing")
         leader = self.mix.leader
         mine = (
-            {k: v for k, v in self.learners[leader].mixed.items() if k not in total} if leader in self.led() else None
+            {k: v for k, v in self.learners[leader].mixed.items() if k not in total}
+            if leader in self.led_names()
+            else None
         )
-        integers = next(found for found in ranks.gathered(mine) if found is not None)
+        integers = next(found for found in ranks.all_gather(mine) if found is not None)
         copy_tree_(state_tree(self.global_model), self.mix.assembled(total, integers))
         return self.global_model
 
@@ -141,9 +143,9 @@ class TrainState:
 
     def take_tallies(self) -> dict[str, tuple[dict[str, float], int]]:
         """Mean losses and number of steps of the learners trained since the last time, of all ranks; then none."""
-        mine = {n: (self.tallies[n].means(), self.tallies[n].count) for n in self.led() if self.tallies[n].count}
+        mine = {n: (self.tallies[n].means(), self.tallies[n].count) for n in self.led_names() if self.tallies[n].count}
         self.tallies = {name: Tally() for name in self.learners}
-        everyone = {name: row for rows in ranks.gathered(mine) for name, row in rows.items()}
+        everyone = {name: row for rows in ranks.all_gather(mine) for name, row in rows.items()}
         return {name: everyone[name] for name in self.learners if name in everyone}
 
     # On disk
@@ -153,9 +155,9 @@ class TrainState:
         for name in self._phase.costs if self._phase is not None else ():
             if self._ranks(name)[0] != 0:
                 self._hand_over(name, self._ranks(name)[0], [0], purpose="checkpoint")
-        if ranks.leads():
+        if ranks.is_main():
             self._write(folder)
-        ranks.wait_for_all()
+        ranks.barrier()
 
     def _write(self, folder: Path) -> None:
         tensors: StateTree = {}
@@ -190,10 +192,10 @@ class TrainState:
     def _take(self, tensors: StateTree, step: int, state: Mapping[str, Any]) -> None:
         self.step = step
         for name, learner in self.learners.items():
-            learner.load(below(tensors, f"learner/{name}/"), state[f"learner/{name}"])
-        self.mix.load(below(tensors, "mix/"), state["mix"])
+            learner.load(strip_prefix(tensors, f"learner/{name}/"), state[f"learner/{name}"])
+        self.mix.load(strip_prefix(tensors, "mix/"), state["mix"])
         for name in self.tallies:
-            self.tallies[name] = self._tally(name, state["tallies"][name], below(tensors, f"tally/{name}/"))
+            self.tallies[name] = self._tally(name, state["tallies"][name], strip_prefix(tensors, f"tally/{name}/"))
         self.regret, self.seconds = Regret(**state["regret"]), state["seconds"]
 
     def _tally(self, name: str, count: int, sums: Mapping[str, Tensor]) -> Tally:

@@ -22,7 +22,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
         _watcher.reset(token)
 
 
-def paced(turns: Sequence[T]) -> Iterator[T]:
+def track(turns: Sequence[T]) -> Iterator[T]:
     """The turns of a loop, which may run inside another one: each stands for an equal share of its outer turn."""
     watcher = _watcher.get()
     if watcher is None:

@@ -6,11 +6,11 @@ from typing import ClassVar
 from torch import nn
 
 
-class Stateful(nn.Module):
+class ObjectiveModule(nn.Module):
     """Carries something from step to step: networks, running errors.
 
     Its parameters are trained by the learner's optimizer beside the model's own, and all its state is saved with the
-    learner. Called as any objective is. A network that is only consulted is kept out of both (`Consulted`).
+    learner. Called as any objective is. A network that is only consulted is kept out of both (`FrozenNetwork`).
     """
 
     needs: ClassVar[tuple[str, ...]] = ()
@@ -34,7 +34,7 @@ class Stateful(nn.Module):
         yield model
 
 
-class Consulted:
+class FrozenNetwork:
     """A frozen network that no optimizer, checkpoint or state_dict of its owner should see."""
 
     def __init__(self, network: nn.Module) -> None:

@@ -5,7 +5,7 @@ from oracles import natural_digits
 
 from generalist import Threat
 from generalist.attacks import apgd_t, fab_t, mim, pgd, square, watched
-from generalist.attacks.pace import paced
+from generalist.attacks.progress import track
 
 SHORT = {pgd: {"steps": 6, "restarts": 2}, mim: {"steps": 5}, apgd_t: {"steps": 8}, fab_t: {"steps": 4}}
 
@@ -13,11 +13,11 @@ SHORT = {pgd: {"steps": 6, "restarts": 2}, mim: {"steps": 5}, apgd_t: {"steps": 
 def test_nested_loops_share_the_turns_of_the_outer_ones():
     heard = []
     with watched(heard.append):
-        for _ in paced(range(2)):
-            for turn in paced(range(4)):
+        for _ in track(range(2)):
+            for turn in track(range(4)):
                 if turn == 2:
                     break  # the rest of this turn is over
-            list(paced(range(2)))
+            list(track(range(2)))
     assert heard == [0, 0, 0.125, 0.25, 0, 0.25, 0.5, 0.5, 0.625, 0.75, 0.5, 0.75]
 
 
@@ -34,4 +34,4 @@ def test_every_long_attack_tells(attack):
 
 
 def test_without_a_watcher_a_loop_is_a_loop():
-    assert list(paced("abc")) == ["a", "b", "c"]
+    assert list(track("abc")) == ["a", "b", "c"]
