@@ -212,6 +212,29 @@ class Raises(Plain):
         raise ValueError("images of 64 × 64 are needed\nnot these")
 
 
+class FixedBatch(Plain):
+    """Takes 16 images and no other number of them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.reshape(16, 3, 8, 8))
+
+
+class WholeLevels(Plain):
+    """Refuses pixels that are not whole 255ths, as no attacked image is."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if ((x.detach() * 255 - (x.detach() * 255).round()).abs() > 0.01).any():
+            raise ValueError("whole levels are needed")
+        return super().forward(x)
+
+
+class Squeezed(Plain):
+    """Drops the batch dimension where there is one image."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).squeeze()
+
+
 class Noisy(Plain):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x + 0.05 * torch.randn_like(x))

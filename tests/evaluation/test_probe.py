@@ -96,6 +96,8 @@ def test_what_is_wrong_with_a_model_is_flagged(network, flag):
         (strangers.Detached, ("no gradient", "square")),
         (strangers.Flat, ("[16]", "[B, K]")),
         (strangers.Raises, ("[16, 3, 8, 8]", "ValueError: images of 64 × 64 are needed")),
+        (strangers.FixedBatch, ("[17, 3, 8, 8]", "shape '[16, 3, 8, 8]' is invalid")),
+        (strangers.WholeLevels, ("ValueError: whole levels are needed",)),
         (lambda: strangers.Plain(2), ("2 classes", "label 2")),
     ],
 )
@@ -144,11 +146,16 @@ def test_what_is_no_module_is_one_line():
         attacked(lambda x: x.mean((2, 3)))
 
 
-def test_large_radii_are_flagged_before_the_attacks():
+@pytest.mark.parametrize("threat", ["linf:8", "l2:128"])
+def test_large_radii_are_flagged_before_the_attacks(threat):
     x, y = strangers.images()
-    with pytest.warns(UserWarning, match="was linf:8/255 meant"):
-        result = evaluate_suite(strangers.Plain(), ArraySplit(x, y), suite("pgd"), threats=[Threat.parse("linf:8")])
+    with pytest.warns(UserWarning, match=f"was {threat}/255 meant"):
+        result = evaluate_suite(strangers.Plain(), ArraySplit(x, y), suite("pgd"), threats=[Threat.parse(threat)])
     assert "large_eps" in {flag.name for flag in result.flags}
+
+
+def test_one_image_alone_fails_no_check():
+    assert not attacked(strangers.Squeezed(), suite("pgd"), limit=1).flags
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -137,14 +137,17 @@ class Denormalised(nn.Module):
         return self.inner(x * self.std + self.mean)
 
 
-@pytest.mark.parametrize(("text", "meant"), [("linf:8", "linf:8/255"), ("linf:1.5", "linf:1.5/255")])
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("linf:8", "linf:8/255"), ("linf:1.5", "linf:1.5/255"), ("l2:128", "l2:128/255"), ("l1:3060", "l1:3060/255")],
+)
 def test_a_forgotten_division_by_255_is_noticed(text, meant):
-    assert meant in large_eps(Threat.parse(text)).message
+    assert meant in large_eps(Threat.parse(text), pixels=3 * 8 * 8).message
 
 
-@pytest.mark.parametrize("text", ["linf:8/255", "linf:1", "l2:3", "l1:12"])
+@pytest.mark.parametrize("text", ["linf:8/255", "linf:1", "l2:3", "l2:13", "l1:12"])
 def test_a_usual_radius_is_not(text):
-    assert large_eps(Threat.parse(text)) is None
+    assert large_eps(Threat.parse(text), pixels=3 * 8 * 8) is None
 
 
 def test_a_black_box_attack_that_finds_more_is_noticed():

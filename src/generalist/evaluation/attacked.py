@@ -161,7 +161,8 @@ def evaluate_suite(
     seeing = any(stage.attack not in BLACK_BOX for stage in suite.stages)
     probed = probe(model, filled(batch.x[:PROBE_IMAGES]), split.labels[:limit], gradients=seeing)
     model = probed.model
-    early = [*probed.flags, *(flag for threat in threats if (flag := large_eps(threat)) is not None)]
+    pixels = batch.x[0].numel()
+    early = [*probed.flags, *(flag for threat in threats if (flag := large_eps(threat, pixels=pixels)) is not None)]
     for message in [*probed.notes, *(flag.message for flag in early)] if ranks.is_main() else ():
         warnings.warn(message, stacklevel=2)  # at once: the attacks may take hours
     key = verdict_key(model, split.shape) if cache is not None else ""

@@ -65,6 +65,8 @@ def probe(model: nn.Module, x: Tensor, labels: Tensor, *, gradients: bool) -> Pr
             notes.append(f"the model returns {_shapes(out)}: {_entry(pick)} is taken for the logits")
         logits = _picked(out, pick)
         _check_logits(logits, len(x), labels)
+        # Attacks leave the whole 255ths, and the images that are left are of any number.
+        _run(model, (0.99 * torch.cat([x, x[:1]])).contiguous(), dtype)
         if logits.dtype != torch.float32 and dtype == torch.float32:
             notes.append(f"the model's logits are {_name(logits.dtype)}; they are cast to float32")
         contiguous = not _takes_channels_last(model, x, dtype, pick, logits)

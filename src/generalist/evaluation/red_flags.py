@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from generalist.attacks import cross_entropy, frozen, misclassified, pgd
-from generalist.attacks.view import loss_and_gradient, steady_forward
+from generalist.attacks.view import View, loss_and_gradient, steady_forward
 from generalist.core.rng import ImageStreams, image_ids
 from generalist.core.threat import Threat
 
@@ -71,14 +71,20 @@ def checked(name: str, check: Callable[[], Flag | None]) -> Flag | None:
         return Flag("check_failed", f"the check {name} could not be made ({type(error).__name__}: {reason})")
 
 
-def large_eps(threat: Threat) -> Flag | None:
-    """A radius that no pixel has room for was most likely meant in steps of 255."""
-    if threat.norm != "linf" or threat.eps <= 1:
+def large_eps(threat: Threat, *, pixels: int) -> Flag | None:
+    """A radius that no image has room for was most likely meant in steps of 255."""
+    if threat.radius <= _diameter(threat.norm, pixels):
         return None
     return Flag(
         "large_eps",
-        f"{threat} is more than the whole range of a pixel, 0 to 1; was linf:{_number(threat.eps)}/255 meant?",
+        f"{threat} is more than any two images are apart, with pixels from 0 to 1; "
+        f"was {threat.norm}:{_number(threat.eps)}/255 meant?",
     )
+
+
+def _diameter(norm: str, pixels: int) -> float:
+    """The largest distance between two images with values in 0..1."""
+    return {"linf": 1.0, "l2": pixels**0.5, "l1": float(pixels)}[norm]
 
 
 def _number(value: Fraction) -> str:
@@ -167,7 +173,7 @@ def normalisation(model: nn.Module, x: Tensor, y: Tensor) -> Flag | None:
 
 def zero_gradients(model: nn.Module, x: Tensor, y: Tensor) -> Flag | None:
     with frozen(model):
-        _, _, gradient = loss_and_gradient(model, x, y, cross_entropy)
+        _, _, gradient = loss_and_gradient(View(model), x, y, cross_entropy)
     share = (gradient.flatten(1).abs().amax(1) < 1e-20).float().mean().item()
     if share < ZERO_SHARE:
         return None
@@ -176,8 +182,8 @@ def zero_gradients(model: nn.Module, x: Tensor, y: Tensor) -> Flag | None:
 
 def huge_eps(model: nn.Module, x: Tensor, y: Tensor, *, threat: Threat, seed: int) -> Flag | None:
     """A ball that holds every image: whatever survives it was not attacked, only missed."""
-    whole = {"linf": 1.0, "l2": x[0].numel() ** 0.5, "l1": float(x[0].numel())}[threat.norm]
-    accuracy = _pgd_accuracy(model, x, y, Threat(threat.norm, Fraction(whole)), steps=50, seed=seed)
+    whole = Threat(threat.norm, Fraction(_diameter(threat.norm, x[0].numel())))
+    accuracy = _pgd_accuracy(model, x, y, whole, steps=50, seed=seed)
     if accuracy <= HUGE_EPS_ACCURACY:
         return None
     return Flag("huge_eps", f"{accuracy:.1f} % survive a ball that holds every possible image: the attack is misled")
