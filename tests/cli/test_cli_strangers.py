@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from PIL import Image
 import generalist
 import strangers
 from generalist.cli import main as command_line
+from generalist.report.console import Lines
 from generalist.runs.train import Run
 
 LINF = ("--threat", "linf:8/255")
@@ -252,3 +254,20 @@ def test_an_interrupted_evaluation_promises_what_it_keeps(
     outcome = cli("eval", "--model", "strangers:Plain", "--data", test_only, *LINF, "--suite", fast, *more)
     assert outcome.code == 130
     assert said in outcome.err
+
+
+def test_the_bar_counts_the_images_that_are_asked_for(
+    cli: Cli, fast: Path, test_only: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    totals: list[int] = []
+    bar = Lines.bar
+
+    def kept(self: Lines, title: str, done: int, total: int, **options: Any) -> Any:
+        totals.append(total)
+        return bar(self, title, done, total, **options)
+
+    monkeypatch.setattr(Lines, "bar", kept)
+    base = ("eval", "--model", "strangers:Plain", "--data", test_only, *LINF, "--suite", fast)
+    for n in (5, 1000):
+        cli(*base, "--n", str(n))
+    assert totals == [5, 24]

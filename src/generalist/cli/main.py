@@ -282,7 +282,7 @@ def _attack(
     target: Target, suite: Suite, n: int | None, batch_size: int, seed: int, keep: bool, reporter: Reporter
 ) -> SuiteResult:
     try:
-        with reporter.bar(target.title, 0, len(target.split)):
+        with reporter.bar(target.title, 0, min(len(target.split), n or len(target.split))):
             return evaluate_suite(
                 target.model, target.split, suite, threats=target.threats, seed=seed, batch_size=batch_size, limit=n,
                 workers=target.workers, cache=target.cache, keep_images=keep, progress=reporter.stage,
