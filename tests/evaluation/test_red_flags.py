@@ -124,6 +124,8 @@ def test_a_model_that_lacks_its_normalisation_is_told_which_to_give(honest):
     bare = Denormalised(model, mean=0.1307, std=0.3081)
     assert "--mean 0.1307 --std 0.3081" in normalisation(bare, x, y).message
     assert normalisation(model, x, y) is None
+    bare.trained_on = {"name": "digits"}  # as the model of a run, which --mean is refused with
+    assert normalisation(bare, x, y) is None
 
 
 class Denormalised(nn.Module):
