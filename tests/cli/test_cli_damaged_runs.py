@@ -128,6 +128,16 @@ def test_a_damaged_summary_is_made_anew(cli: Cli, copied: Path, trained: Run) ->
     assert Run(copied).summary["selected"] == trained.summary["selected"]
 
 
+def test_a_summary_without_its_digest(cli: Cli, copied: Path, fast: Path) -> None:
+    assert cli("eval", copied, "--suite", fast, "--global", "--quiet").code == 0
+    summary = json.loads((copied / "summary.json").read_text())
+    del summary["digest"]
+    (copied / "summary.json").write_text(json.dumps({**summary, "selected_by": "test"}))
+    outcome = cli("compare", copied, "--suite", "fast", "--json")
+    assert "summary.json was changed since it was written" in outcome.err
+    assert outcome.json["runs"][0]["selected_by"] == "validation"
+
+
 @pytest.mark.parametrize("damage", [b"", b"\xff\xfe\x00", b"[]", b"name: [", b"seed: 0\n"])
 def test_a_damaged_recipe(cli: Cli, copied: Path, damage: bytes) -> None:
     (copied / "recipe.yaml").write_bytes(damage)
@@ -151,10 +161,12 @@ def test_damaged_lines_of_metrics_are_left_out_and_the_others_stay(copied: Path,
     lines = path.read_text().splitlines(keepends=True)
     lines[0] = lines[0].replace('"step": 3', '"step": 2', 1)
     lines[2] = "\x00garbage\n"
+    without_digest = {key: value for key, value in json.loads(lines[3]).items() if key != "digest"}
+    lines[3] = json.dumps(without_digest) + "\n"
     path.write_text("".join([*lines, '{"kind": "epoch", "st']))
-    with pytest.warns(UserWarning, match=r"metrics.jsonl: 2 damaged line"):
+    with pytest.warns(UserWarning, match=r"metrics.jsonl: 3 damaged line"):
         found = Run(copied).metrics
-    assert found == [record for index, record in enumerate(trained.metrics) if index not in (0, 2)]
+    assert found == [record for index, record in enumerate(trained.metrics) if index not in (0, 2, 3)]
 
 
 def test_a_model_of_another_run_or_another_learner(cli: Cli, copied: Path, other: Run, fast: Path) -> None:

@@ -31,7 +31,8 @@ def read_journal(path: Path, *, run: str) -> list[dict[str, Any]]:
 def _record(line: str, run: str) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
-        good = seal_holds(record) is not False and isinstance(record["step"], int) and isinstance(record["kind"], str)
+        intact = seal_holds(record) if RUN in record else seal_holds(record) is not False  # both came together
+        good = intact and isinstance(record["step"], int) and isinstance(record["kind"], str)
         good = good and record.get(RUN, run) == run
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
