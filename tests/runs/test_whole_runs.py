@@ -17,8 +17,8 @@ from safetensors.torch import load_file
 import generalist
 from generalist.core.errors import RunError, UserError
 from generalist.recipes.cost import Workload, cost_in_at
-from generalist.runs.experiment import build
 from generalist.report.console import Silent
+from generalist.runs.experiment import build
 from generalist.training.guards import Interrupted, Interrupts
 from generalist.training.loop import fit
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from generalist.core.errors import (UserError, unknown)
+from generalist.core.errors import UserError, unknown
 from generalist.core.files import digest
-from generalist.evaluation import (SUITE_NAMES, load_suite, model_hash, read_record)
-from generalist.report.comparison import (Comparison, Entry, distinct_names, make_comparison)
-from generalist.report.paper import (method_of, network_of, paper_table)
+from generalist.evaluation import SUITE_NAMES, load_suite, model_hash, read_record
+from generalist.report.comparison import Comparison, Entry, distinct_names, make_comparison
+from generalist.report.paper import method_of, network_of, paper_table
 from generalist.runs.train import Run
 
 STRONGEST_FIRST = ("autoattack", "paper", "quick", "pgd20")

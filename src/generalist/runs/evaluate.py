@@ -10,9 +10,9 @@ from torch import nn
 
 from generalist.core.errors import UserError
 from generalist.core.threat import Threat
-from generalist.data import (ArraySplit, DataWarning, EvaluationImages, Split, load_evaluation_images)
-from generalist.evaluation import (SuiteResult, Suite, evaluate_suite, load_suite)
-from generalist.models import (Classifier, load_model)
+from generalist.data import ArraySplit, DataWarning, EvaluationImages, Split, load_evaluation_images
+from generalist.evaluation import Suite, SuiteResult, evaluate_suite, load_suite
+from generalist.models import Classifier, load_model
 from generalist.runs.train import Run
 
 

@@ -12,19 +12,30 @@ from torch import Tensor, nn
 
 from generalist.attacks import frozen
 from generalist.core.errors import UserError
-from generalist.core.files import (fingerprint, user_path)
+from generalist.core.files import fingerprint, user_path
 from generalist.core.schedules import SCHEDULES
-from generalist.core.types import (Batch, Objective)
-from generalist.data import (ArraySplit, Augment, Dataset, Label, Mixture, Split, batches, load_dataset, read_extra_split, steps_per_epoch)
-from generalist.evaluation import evaluate_split
-from generalist.training.learner import Learner
-from generalist.mixing import (MixPlan, has_batchnorm, recalibrate_)
-from generalist.models import (build_model, is_foreign, load_weights)
+from generalist.core.types import Batch, Objective
+from generalist.data import (
+    ArraySplit,
+    Augment,
+    Dataset,
+    Label,
+    Mixture,
+    Split,
+    batches,
+    load_dataset,
+    read_extra_split,
+    steps_per_epoch,
+)
 from generalist.distributed.shared_batchnorm import share_batchnorm_
-from generalist.objectives import (carries_state, make_objective)
+from generalist.evaluation import evaluate_split
+from generalist.mixing import MixPlan, has_batchnorm, recalibrate_
+from generalist.models import build_model, is_foreign, load_weights
+from generalist.objectives import carries_state, make_objective
+from generalist.recipes.schema import LABELS, LearnerSection, Recipe
+from generalist.training.learner import Learner
 from generalist.training.optimizers import OPTIMIZERS
-from generalist.recipes.schema import (LABELS, LearnerSection, Recipe)
-from generalist.training.precision import (pick_device, pick_precision)
+from generalist.training.precision import pick_device, pick_precision
 from generalist.training.selection import Scores
 from generalist.training.state import TrainState
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from torch import nn
 
-from generalist.runs.experiment import Experiment
-from generalist.distributed import ranks
 from generalist.core.files import user_path
+from generalist.distributed import ranks
 from generalist.recipes.cost import Workload
 from generalist.report.console import Reporter
+from generalist.runs.experiment import Experiment
 from generalist.training.instruments import drift
-from generalist.training.journal import (Journal, NullJournal)
-from generalist.training.selection import (Scores, Selection)
+from generalist.training.journal import Journal, NullJournal
+from generalist.training.selection import Scores, Selection
 from generalist.training.state import TrainState
 
 

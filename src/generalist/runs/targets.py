@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from generalist.runs.evaluate import (images_for, load)
 from generalist.attacks import frozen
-from generalist.runs.experiment import load_data
 from generalist.core.errors import UserError
 from generalist.core.files import digest
 from generalist.core.threat import Threat
-from generalist.data import (EvaluationImages, Split, sequential_batches)
-from generalist.evaluation import (Flag, no_weights)
-from generalist.models import (build_model, load_weights, normalises_itself)
+from generalist.data import EvaluationImages, Split, sequential_batches
+from generalist.evaluation import Flag, no_weights
+from generalist.models import build_model, load_weights, normalises_itself
+from generalist.runs.evaluate import images_for, load
+from generalist.runs.experiment import load_data
 from generalist.runs.train import Run
 from generalist.training.precision import pick_device
 

@@ -16,22 +16,32 @@ import torch
 import yaml
 from torch import nn
 
-from generalist.runs.experiment import (Experiment, build, build_network)
-from generalist.recipes.catalogue import (load_recipe, read_yaml)
+from generalist.core.errors import RunError, UserError
+from generalist.core.files import (
+    fingerprint,
+    read_json,
+    read_text,
+    remove_leftovers,
+    seal_holds,
+    sealed,
+    user_path,
+    write_atomically,
+    write_json,
+)
 from generalist.distributed import ranks
-from generalist.core.errors import (RunError, UserError)
-from generalist.core.files import (fingerprint, read_json, read_text, remove_leftovers, seal_holds, sealed, user_path, write_atomically, write_json)
-from generalist.recipes.cost import passes_per_step
-from generalist.evaluation import model_hash
 from generalist.distributed.shared_batchnorm import has_unshared_batchnorm
-from generalist.models import (load_model, load_weights, read_extra)
-from generalist.recipes.schema import (RUNTIME_FIELDS, Recipe, decisive, first_difference, parse_recipe, settings_between)
+from generalist.evaluation import model_hash
+from generalist.models import load_model, load_weights, read_extra
+from generalist.recipes.catalogue import load_recipe, read_yaml
+from generalist.recipes.cost import passes_per_step
+from generalist.recipes.schema import RUNTIME_FIELDS, Recipe, decisive, first_difference, parse_recipe, settings_between
+from generalist.report.console import Reporter, Silent
+from generalist.runs.experiment import Experiment, build, build_network
 from generalist.runs.recorder import recorder
-from generalist.report.console import (Reporter, Silent)
-from generalist.training.guards import (interrupts, sole_owner)
+from generalist.training.guards import interrupts, sole_owner
 from generalist.training.journal import read_journal
 from generalist.training.loop import fit
-from generalist.training.placement import (Phase, phases)
+from generalist.training.placement import Phase, phases
 from generalist.training.selection import Selection
 from generalist.version import __version__
 
