@@ -10,7 +10,16 @@ LONGEST_VALUE, LONGEST_LINE = 200, 900
 
 
 class UserError(Exception):
-    """A mistake in what was given: one line saying what was given and what would do. The command line exits with 2."""
+    """A mistake in what was given: one line saying what was given and what would do. The command line exits with 2.
+
+    Args:
+        message: The line, in words that fit Python and the command line alike.
+        command: What to type, for users of the command line alone.
+    """
+
+    def __init__(self, message: str, *, command: str = "") -> None:
+        super().__init__(message)
+        self.command = command
 
 
 class RunError(Exception):

@@ -63,6 +63,20 @@ class SuiteResult:
     wall_seconds: float = 0.0
     cpu_seconds: float = 0.0
     undefined: int = 0  # clean images whose logits are NaN
+    about: Mapping[str, Any] = field(default_factory=dict)  # which data, which weights, selected by what
+
+    def __str__(self) -> str:
+        """The figures as a table of plain text, in percent with 95 % intervals, and the red flags."""
+        intervals = self.intervals()
+        lines = [["", *self.suite.columns]]
+        lines += [["natural", _figure(percent(self.natural), intervals["natural"])]]
+        for row, values in self.table().items():
+            bounds = intervals["accuracy"].get(row, {})
+            lines.append([row, *(_figure(value, bounds.get(column)) for column, value in values.items())])
+        widths = [max(len(line[i]) for line in lines if i < len(line)) for i in range(len(lines[0]))]
+        rows = ["  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=False)) for line in lines]
+        flags = [f"red flag: {flag.message}" for flag in self.flags]
+        return "\n".join(line.rstrip() for line in [f"{len(self.natural)} images, accuracy in %", *rows, *flags])
 
     def robust(self, threat: Threat, column: str) -> Tensor:
         """[N]: right unattacked and after every stage of the column."""
@@ -131,7 +145,13 @@ class SuiteResult:
                 "natural": self.natural.int().tolist(),
                 **{str(t): {label: v.tolist() for label, v in row.items()} for t, row in self.verdicts.items()},
             },
+            **self.about,
         }
+
+
+def _figure(value: float, interval_95: Sequence[float] | None) -> str:
+    """88.30 [84.57, 91.22]"""
+    return f"{value:.2f}" + (f" [{interval_95[0]:.2f}, {interval_95[1]:.2f}]" if interval_95 else "")
 
 
 def evaluate_suite(

@@ -1,135 +1,140 @@
-"""The functions most users need, besides `train`."""
+"""A model under attack: any model, or one of a run, which then keeps the record."""
 
-import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from generalist.core.errors import UserError
+from generalist.core.errors import RunError, UserError
+from generalist.core.files import user_path
 from generalist.core.threat import Threat
-from generalist.data import ArraySplit, DataWarning, EvaluationImages, Split, load_evaluation_images
+from generalist.distributed import ranks
 from generalist.evaluation import Suite, SuiteResult, evaluate_suite, load_suite
-from generalist.models import Classifier, load_model
-from generalist.runs.train import Run
+from generalist.report.console import Reporter, Silent, make_reporter
+from generalist.runs.folder import GLOBAL, Run, RunPaths
+from generalist.runs.images import Images
+from generalist.runs.targets import Target, module_target, run_target, saved_target
 
 
-def load(path: str | Path, name: str = "global") -> nn.Module:
-    """A trained model in eval mode: from a run folder (its global model, or the learner `name`) or a model file."""
-    path = Path(path)
-    if not path.exists() and not path.with_name(f"{path.name}.safetensors").exists():
-        raise UserError(f"there is no run folder and no model file {path}")
-    if not path.is_dir():
-        return load_model(path)
-    run = Run(path)
-    if name not in run.models:
-        raise UserError(f"{path} has no model {name!r} yet; it has {', '.join(run.models) or 'none'}")
-    return run.model(name)
+class Unrecorded(RunError):
+    """The record could not be written; `result` has the figures all the same."""
 
-
-def images_for(
-    model: nn.Module | None,
-    data: str | Path,
-    *,
-    root: str | Path | None = None,
-    size: int | None = None,
-    download: bool = False,
-) -> EvaluationImages:
-    """Images to judge a model by: a dataset's test split, an .npz file or a folder, as the model's card wants them.
-
-    Its size, channels and classes rule: images are read at its size, labels are paired with its classes by name. For a
-    model without a card `size` can be given.
-    """
-    spec = model.spec if isinstance(model, Classifier) else None
-    found = load_evaluation_images(data, root=root, size=spec.size if spec else size, download=download)
-    if not isinstance(model, Classifier) or spec is None:
-        return found
-    if found.split.shape[0] != spec.channels:
-        raise UserError(f"{data}: images have {found.split.shape[0]} channels; the model takes {spec.channels}")
-    _warn_of_training_images(model, str(data), found)
-    return found._replace(split=_relabelled(found, str(data), spec.classes, model.trained_on.get("classes")))
-
-
-def _relabelled(found: EvaluationImages, data: str, count: int, names: Sequence[str] | None) -> Split:
-    """The labels as the model counts its classes."""
-    labels = found.split.labels
-    if found.numbered:
-        if int(labels.max()) >= count:
-            raise UserError(f"{data}: label {int(labels.max())}; the model tells {count} classes apart, from 0 on")
-        return found.split
-    if names is None:
-        if len(found.classes) != count:
-            raise UserError(
-                f"{data} has {len(found.classes)} classes, the model {count} without names; they cannot be paired"
-            )
-        return found.split
-    there = [found.classes[index] for index in labels.unique().tolist()]
-    strange = [name for name in there if name not in names]
-    if strange:
-        some = ", ".join(map(repr, names[:10])) + (", …" if len(names) > 10 else "")
-        raise UserError(f"{data}: the model does not know the class {strange[0]!r}; it knows {some}")
-    index = torch.tensor([names.index(name) if name in names else -1 for name in found.classes])
-    return found.split.labelled(index[labels])
-
-
-def _warn_of_training_images(model: Classifier, data: str, found: EvaluationImages) -> None:
-    """Where the images come from the model's own training data, which has no test split of its own."""
-    root = model.trained_on.get("root")
-    if root is None or found.origin is None or not found.whole or not found.origin.is_relative_to(root):
-        return
-    if found.origin.relative_to(root).parts[:1] in ((), ("train",)):
-        warnings.warn(f"{data}: images that this model was trained on are among them", DataWarning, stacklevel=3)
-
-
-def _as_split(images: Any, labels: Any) -> ArraySplit:
-    """Tensors, arrays or lists of images [N, C, H, W] and labels [N]."""
-    images, labels = torch.as_tensor(images), torch.as_tensor(labels)
-    if labels.is_floating_point() and not torch.equal(labels, labels.round()):
-        raise UserError(f"labels are whole numbers, got {labels[labels != labels.round()][0].item()}")
-    images = images if images.dtype == torch.uint8 else images.float()
-    return ArraySplit(images, labels.long())
+    def __init__(self, message: str, result: SuiteResult) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 def evaluate(
-    model: nn.Module,
-    data: str | Path | Split | tuple[Any, Any],
+    model: nn.Module | Run | str | Path,
+    data: str | Path | Images | None = None,
     *,
-    threats: str | Threat | Sequence[str | Threat],
+    threats: str | Threat | Sequence[str | Threat] = (),
     suite: str | Suite = "pgd20",
+    name: str = GLOBAL,
+    images: int | None = None,
     batch_size: int = 250,
     seed: int = 0,
-    limit: int | None = None,
     cache: str | Path | None = None,
     root: str | Path | None = None,
+    size: int | None = None,
     download: bool = False,
+    device: str = "auto",
+    progress: bool = False,
 ) -> SuiteResult:
-    """Attack any model that takes images in [0, 1] and gives logits.
+    """Attack a model; of a run, keep the record, as `generalist eval` does.
 
-    `data` is a dataset's name (its test split is used), an .npz file or a folder of images (its test split, or all of
-    it), a split, or (images [N, C, H, W], labels [N]); `suite` is pgd20, quick, autoattack, paper, a YAML file or a
-    Suite. With a `cache` folder an interrupted evaluation goes on where it stopped.
+    Args:
+        model: A module that takes images [N, C, H, W] in [0, 1] and returns logits [N, K]; a run or its folder; or a
+            model file that a run or `save_model` wrote.
+        data: A dataset's name (its test split is used), an `.npz` file or a folder of images, a `DataLoader`, a torch
+            `Dataset`, or a pair (images [N, C, H, W], labels [N]) of tensors or arrays. A run has its own test split.
+        threats: Norm and radius in pixel units, such as `"linf:8/255"`, or several; a run's own if none are given.
+        suite: `pgd20`, `quick`, `autoattack`, `paper`, a YAML file, or a `Suite`.
+        name: Which model of a run: `global`, or the name of a learner.
+        images: Only the first so many images.
+        batch_size: Images attacked at once; no verdict depends on it.
+        seed: Of everything random in the attacks.
+        cache: A folder for verdicts, so that an interrupted evaluation goes on where it stopped. A run has its own.
+        root: The folder that has the data.
+        size: The side in pixels at which images are read for a module that does not say its own.
+        download: Fetch missing data from its official source.
+        device: Where a model file is run. A module stays where it is.
+        progress: Show progress, with the time left, on standard error.
+
+    Returns:
+        A verdict per image, attack and threat; `print(result)` is a table, `result.record()` is the JSON record.
+
+    Example:
+        >>> import generalist
+        >>> model = generalist.build_model("small_cnn", classes=10, channels=1, size=8, width=4)
+        >>> result = generalist.evaluate(model, "digits", threats="linf:1/10", images=20)
+        >>> result.record()["images"]
+        20
     """
-    if limit is not None and limit < 1:
-        raise UserError(f"limit must be at least 1, got {limit}")
-    if isinstance(threats, str | Threat):
-        threats = [threats]
-    if isinstance(data, str | Path):
-        data = images_for(model, data, root=root, download=download).split
-    elif isinstance(data, tuple | list) and len(data) == 2:
-        data = _as_split(*data)
-    elif not isinstance(data, Split):
-        raise UserError(f"data is a dataset's name, a file, a folder or (images, labels), got a {type(data).__name__}")
-    if not len(data):
+    if images is not None and images < 1:
+        raise UserError(f"images must be at least 1, got {images}")
+    given = [threats] if isinstance(threats, str | Threat) else threats
+    balls = [Threat.parse(threat) for threat in given]
+    chosen = suite if isinstance(suite, Suite) else load_suite(suite)
+    target = _target(model, data, balls, name=name, root=root, size=size, download=download, device=device)
+    if not len(target.split):
         raise UserError("there are no images to evaluate on; give at least one")
-    return evaluate_suite(
-        model,
-        data,
-        suite if isinstance(suite, Suite) else load_suite(suite),
-        threats=[Threat.parse(threat) for threat in threats],
-        batch_size=batch_size,
-        seed=seed,
-        limit=limit,
-        cache=None if cache is None else Path(cache),
+    if cache is not None:
+        target = replace(target, cache=user_path(cache))
+    return evaluate_target(
+        target, chosen, images=images, batch_size=batch_size, seed=seed, reporter=make_reporter(quiet=not progress)
     )
+
+
+def _target(
+    model: Any, data: Any, threats: Sequence[Threat], *, name: str, device: str, size: int | None, **where: Any
+) -> Target:
+    if isinstance(model, nn.Module):
+        if data is None:
+            raise UserError("a module needs images: give data, such as the name of a dataset")
+        return module_target(model, data, threats, size=size, **where)
+    if not isinstance(model, Run | str | Path):
+        raise UserError(f"a {type(model).__name__} cannot be evaluated; give a torch.nn.Module that returns logits")
+    path = model.folder if isinstance(model, Run) else user_path(model)
+    if path.is_dir():
+        if data is not None:
+            raise UserError(
+                f"{path} is a run folder, which has its own test split; give one of its model files for other images,"
+                f" such as {RunPaths(path).model_file()}"
+            )
+        return run_target(Run(path), name, threats, **where)
+    if data is None:
+        raise UserError(f"{path} is a model file and needs images: give data, such as the name of a dataset")
+    return saved_target(path, data, threats, device=device, **where)
+
+
+def evaluate_target(
+    target: Target,
+    suite: Suite,
+    *,
+    images: int | None = None,
+    batch_size: int = 250,
+    seed: int = 0,
+    keep_images: bool = False,
+    reporter: Reporter | None = None,
+) -> SuiteResult:
+    """Attack one target; a run gets its record, written by the main rank.
+
+    Raises:
+        Unrecorded: The run folder cannot be written to; the error has the result.
+    """
+    reporter = reporter if reporter is not None and ranks.is_main() else Silent()
+    with reporter.bar(target.title, 0, min(len(target.split), images or len(target.split))):
+        result = evaluate_suite(
+            target.model, target.split, suite, threats=target.threats, seed=seed, batch_size=batch_size, limit=images,
+            workers=target.workers, cache=target.cache, keep_images=keep_images, progress=reporter.stage,
+        )  # fmt: skip
+    result = replace(result, flags=(*target.flags, *result.flags), about=target.about)
+    if target.run is not None and ranks.is_main():
+        try:
+            target.run.write_record(result, target.name)
+        except RunError as error:
+            raise Unrecorded(str(error), result) from None
+    return result

@@ -33,6 +33,7 @@ from generalist.mixing import MixPlan, has_batchnorm, recalibrate_
 from generalist.models import build_model, is_foreign, load_weights
 from generalist.objectives import carries_state, make_objective
 from generalist.recipes.schema import LABELS, LearnerSection, Recipe
+from generalist.runs.folder import RunPaths
 from generalist.training.learner import Learner
 from generalist.training.optimizers import OPTIMIZERS
 from generalist.training.precision import pick_device, pick_precision
@@ -44,7 +45,7 @@ DIVERGED = 50.0
 """A loss this many times that of a uniform guess counts as diverged."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Experiment:
     """A recipe made real on this machine."""
 
@@ -55,6 +56,7 @@ class Experiment:
     plan: MixPlan
     state: TrainState
     mixture: Mixture | None = None
+    _global_step: int | None = None  # after which the global model was made
 
     def feed(self, start: int) -> Iterator[Batch]:
         """The training batches from step `start` to the end of the plan."""
@@ -82,11 +84,16 @@ class Experiment:
         return fingerprint([self.dataset.training_digest(), extra, selecting])
 
     def global_model(self) -> nn.Module:
-        """θ_g as it is now, with its BatchNorm statistics mixed or measured afresh, as the recipe says."""
-        model = self.state.materialise_global_()
-        mixing = self.recipe.mixing
-        if mixing.batchnorm == "recalibrate" and has_batchnorm(model):
-            self._recalibrate_(model, [learner.objective for learner in self.state.learners.values()])
+        """θ_g as it is now, with its BatchNorm statistics mixed or measured afresh, as the recipe says.
+
+        Made once per step, however often it is asked for.
+        """
+        model = self.state.global_model
+        if self._global_step != self.state.step:
+            self.state.materialise_global_()
+            if self.recipe.mixing.batchnorm == "recalibrate" and has_batchnorm(model):
+                self._recalibrate_(model, [learner.objective for learner in self.state.learners.values()])
+            self._global_step = self.state.step
         return model
 
     def _recalibrate_(self, model: nn.Module, objectives: Sequence[Objective]) -> None:
@@ -277,7 +284,7 @@ def _check_output(name: str, model: nn.Module, x: Tensor, classes: int) -> None:
 def init_file(source: str) -> Path:
     """A weights file, or the global model of a run."""
     path = user_path(source)
-    return path / "models" / "global.safetensors" if path.is_dir() else path
+    return RunPaths(path).model_file() if path.is_dir() else path
 
 
 def _build_learner(

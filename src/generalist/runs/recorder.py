@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -14,6 +13,8 @@ from generalist.distributed import ranks
 from generalist.recipes.cost import Workload
 from generalist.report.console import Reporter
 from generalist.runs.experiment import Experiment
+from generalist.runs.folder import GLOBAL, Run
+from generalist.runs.trackers import Tracker, open_trackers, scalars
 from generalist.training.instruments import drift
 from generalist.training.journal import Journal, NullJournal
 from generalist.training.selection import Scores, Selection
@@ -25,18 +26,20 @@ class Recorder:
 
     def __init__(
         self,
-        folder: Path,
+        run: Run,
         experiment: Experiment,
         reporter: Reporter,
         journal: Journal | NullJournal,
+        trackers: Sequence[Tracker],
         workload: Workload,
     ) -> None:
-        self._experiment, self._reporter, self._journal, self._workload = experiment, reporter, journal, workload
+        self._experiment, self._reporter, self._workload = experiment, reporter, workload
+        self._journal, self._trackers = journal, trackers
         data = experiment.recipe.data
         root = None if data.root is None else str(user_path(data.root).resolve())
         trained_on = {"name": data.name, "root": root, "classes": list(experiment.dataset.classes)}
         about = {"run": experiment.state.owner["recipe"], "data": trained_on}
-        self._selection = Selection(folder / "models", rule=experiment.recipe.select, about=about)
+        self._selection = Selection(run.models_folder, rule=experiment.recipe.select, about=about)
         self._saved = self._ticked = time.monotonic()
 
     def tick(self, state: TrainState) -> None:
@@ -77,16 +80,24 @@ class Recorder:
         }
         if due or ranks.world() == 1:  # parameters do not cross the network for a measurement alone
             models = {name: state.show_model(name) for name in live}
-            state.materialise_global_()
+            if due:
+                models = {GLOBAL: self._experiment.global_model(), **models}
+            else:
+                state.materialise_global_()
             learners, center = state.parameter_trees()
             record["drift"] = drift({name: learners[name] for name in live}, center, weights)
         if ranks.world() > 1:
             record["bytes_sent"] = _added(ranks.all_gather(ranks.traffic.sent))
-        self._journal.write("epoch", state.step, record)
+        self._note("epoch", state.step, record)
         losses = "  ".join(f"{name} {means[name]['loss']:.3f}" for name in live)
         self._reporter.epoch(epoch, plan.epochs, f"loss {losses}")
         if due:
-            self._validate(state, epoch, {"global": self._experiment.global_model(), **models})
+            self._validate(state, epoch, models)
+
+    def _note(self, kind: str, step: int, record: Mapping[str, Any]) -> None:
+        self._journal.write(kind, step, record)
+        for tracker in self._trackers:
+            tracker.log(dict(scalars(record, kind)), step=step)
 
     def _lr(self, name: str, progress: Fraction) -> float:
         learner = self._experiment.state.learners[name]
@@ -103,7 +114,7 @@ class Recorder:
                 self._selection.consider(name, model, scores[name], epoch=epoch, step=state.step)
         split = "test" if recipe.select == "test" else "validation"
         records = {name: score.record() for name, score in scores.items()}
-        self._journal.write("validation", state.step, {"epoch": epoch, "split": split, "models": records})
+        self._note("validation", state.step, {"epoch": epoch, "split": split, "models": records})
         self._reporter.validation(epoch, records)
 
     def _best_variant(self, name: str, model: nn.Module, scores: Scores) -> tuple[nn.Module, Scores]:
@@ -117,18 +128,22 @@ class Recorder:
 
 
 @contextmanager
-def recorder(folder: Path, experiment: Experiment, reporter: Reporter) -> Iterator[Recorder]:
-    """The recorder of a run, with its journal open and its progress shown; only the leading rank writes."""
+def recorder(run: Run, experiment: Experiment, reporter: Reporter) -> Iterator[Recorder]:
+    """The recorder of a run, with its journal open and its progress shown; only the main rank writes."""
     state = experiment.state
-    journal = Journal(folder, run=state.owner["recipe"], step=state.step) if ranks.is_main() else NullJournal()
+    main = ranks.is_main()
+    journal = Journal(run.metrics_file, run=state.owner["recipe"], step=state.step) if main else NullJournal()
+    trackers = open_trackers(run, step=state.step) if main else []
     try:
         recipe, step, plan = experiment.recipe, experiment.state.step, experiment.plan
         validated = min(len(experiment.selection_split), recipe.validation.images or len(experiment.selection_split))
         workload = Workload.of(recipe, plan, validated=validated, ranks=ranks.world())
         with reporter.bar(recipe.name, step, plan.steps, share=workload.share(step)):
-            yield Recorder(folder, experiment, reporter, journal, workload)
+            yield Recorder(run, experiment, reporter, journal, trackers, workload)
     finally:
         journal.close()
+        for tracker in trackers:
+            tracker.close()
 
 
 def _added(sent: Sequence[Mapping[str, int]]) -> dict[str, int]:

@@ -1,8 +1,8 @@
-"""What an evaluation is aimed at: the models of a run, a saved model, or anybody's model."""
+"""What an evaluation is aimed at: a model of a run, a saved model, anybody's model, or a module at hand."""
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ from generalist.core.threat import Threat
 from generalist.data import EvaluationImages, Split, sequential_batches
 from generalist.evaluation import Flag, no_weights
 from generalist.models import build_model, load_weights, normalises_itself
-from generalist.runs.evaluate import images_for, load
 from generalist.runs.experiment import load_data
-from generalist.runs.train import Run
+from generalist.runs.folder import GLOBAL, Run, load
+from generalist.runs.images import Images, as_split, images_for
 from generalist.training.precision import pick_device
 
 
@@ -30,10 +30,12 @@ class Target:
     model: nn.Module
     split: Split
     threats: Sequence[Threat]
-    cache: Path
+    cache: Path | None
     workers: int = 0
-    about: dict[str, Any] | None = None
+    about: Mapping[str, Any] = field(default_factory=dict)
     flags: Sequence[Flag] = ()
+    run: Run | None = None  # that the model is of
+    name: str = GLOBAL  # of the model in that run
 
 
 def cache_folder() -> Path:
@@ -53,25 +55,42 @@ def run_targets(
     found = [Run(folder) for folder in runs]
     names = [run.folder.resolve().name for run in found]
     for run, name in zip(found, names, strict=True):
-        recipe = run.recipe
         title = name if names.count(name) == 1 else str(run.folder)
         wanted = _models(run, learners=learners)
-        split, device = load_data(recipe, download=download, root=root).test, pick_device(recipe.training.device)
+        split = load_data(run.recipe, download=download, root=root).test
         for model in wanted:
-            yield Target(
-                f"{title}/{model}",
-                load(run.folder, model).to(device),
-                split,
-                threats or recipe.validation.threats,
-                run.folder / "evaluations",
-                recipe.data.workers,
-                {
-                    "data": recipe.data.name,
-                    "split": "test",
-                    "selected_by": recipe.select,
-                    "weights": _weights(run.folder / "models" / f"{model}.safetensors"),
-                },
-            )
+            yield _run_target(run, model, split, threats, title=f"{title}/{model}")
+
+
+def run_target(
+    run: Run, name: str, threats: Sequence[Threat], *, root: str | Path | None = None, download: bool = False
+) -> Target:
+    """One model of a run, on the test split of its data, under its own threats if none are given."""
+    _models(run, learners=False)
+    split = load_data(run.recipe, download=download, root=None if root is None else Path(root)).test
+    return _run_target(run, name, split, threats, title=f"{run.folder.resolve().name}/{name}")
+
+
+def _run_target(run: Run, name: str, split: Split, threats: Sequence[Threat], *, title: str) -> Target:
+    recipe = run.recipe
+    about = {
+        "data": recipe.data.name,
+        "split": "test",
+        "selected_by": recipe.select,
+        "weights": _weights(run.model_file(name)),
+    }
+    device = pick_device(recipe.training.device)
+    return Target(
+        title,
+        load(run.folder, name).to(device),
+        split,
+        threats or recipe.validation.threats,
+        run.evaluations,
+        recipe.data.workers,
+        about,
+        run=run,
+        name=name,
+    )
 
 
 def _models(run: Run, *, learners: bool) -> list[str]:
@@ -79,22 +98,49 @@ def _models(run: Run, *, learners: bool) -> list[str]:
     if not run.models and not run.finished:
         raise UserError(f"{run.folder} has no model yet: it stopped before its first validation")
     kept = [name for name, selected in run.summary["selected"].items() if selected] if run.finished else []
-    wanted = list(dict.fromkeys(["global", *run.models, *kept])) if learners else ["global"]
+    wanted = list(dict.fromkeys([GLOBAL, *run.models, *kept])) if learners else [GLOBAL]
     for name in wanted:
         if name not in run.models:
-            raise UserError(f"{run.folder} has no models/{name}.safetensors; restore it, or train the run again")
+            missing = run.model_file(name).relative_to(run.folder)
+            raise UserError(f"{run.folder} has no {missing}; restore it, or train the run again")
     return wanted
 
 
+def module_target(
+    model: nn.Module,
+    data: str | Path | Images,
+    threats: Sequence[Threat],
+    *,
+    root: str | Path | None = None,
+    size: int | None = None,
+    download: bool = False,
+) -> Target:
+    """A module at hand, where it is, on named or given images. Nothing is kept unless a cache is named."""
+    _check_threats(threats)
+    if isinstance(data, str | Path):
+        split = images_for(model, data, root=root, size=size, download=download).split
+        about = {"data": str(data), "split": "test", "weights": None}
+    else:
+        split, about = as_split(data), {}
+    return Target(type(model).__name__, model, split, threats, None, about=about)
+
+
 def saved_target(
-    path: Path, data: str, threats: Sequence[Threat], *, device: str, root: Path | None, download: bool
+    path: Path,
+    data: str | Path | Images,
+    threats: Sequence[Threat],
+    *,
+    device: str,
+    root: str | Path | None,
+    download: bool,
 ) -> Target:
     """A saved model file, on images as its card wants them."""
     _check_threats(threats)
     model = load(path)
-    images = images_for(model, data, root=root, download=download)
+    named = isinstance(data, str | Path)
+    split = images_for(model, data, root=root, download=download).split if named else as_split(data)
     weights = path.with_suffix(".safetensors")
-    return _target(path.stem, model, images.split, threats, data, device=device, weights=weights)
+    return _target(path.stem, model, split, threats, str(data) if named else "", device=device, weights=weights)
 
 
 def foreign_target(
@@ -147,7 +193,9 @@ def _check_classes(model: nn.Module, images: EvaluationImages, data: str) -> Non
 
 def _check_threats(threats: Sequence[Threat]) -> None:
     if not threats:
-        raise UserError("a model that is not a run needs its threats, such as --threat linf:8/255")
+        raise UserError(
+            "a model that is not a run needs its threats, such as linf:8/255", command="--threat linf:8/255"
+        )
 
 
 def _weights(path: Path) -> dict[str, str]:
@@ -166,4 +214,4 @@ def _target(
     weights: Path | None,
 ) -> Target:
     about = {"data": data, "split": "test", "weights": _weights(weights) if weights is not None else None}
-    return Target(title, model.eval().to(pick_device(device)), split, threats, cache_folder(), 0, about)
+    return Target(title, model.eval().to(pick_device(device)), split, threats, cache_folder(), about=about)

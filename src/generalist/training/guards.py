@@ -58,11 +58,12 @@ def interrupts() -> Iterator[Interrupts]:
 
 
 @contextmanager
-def sole_owner(folder: Path) -> Iterator[None]:
-    """Hold the run folder; a second process is refused. The lock goes with the process, however it ends."""
+def sole_owner(lock: Path) -> Iterator[None]:
+    """Hold the folder of this lock file; a second process is refused. The lock goes with the process."""
+    folder = lock.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file: TextIO = open(folder / ".lock", "a+")  # noqa: SIM115 - closed below
+        file: TextIO = open(lock, "a+")  # noqa: SIM115 - closed below
     except OSError as error:
         raise UserError(f"{folder} cannot be used as a run folder: {error.strerror}") from None
     with file:
@@ -71,7 +72,9 @@ def sole_owner(folder: Path) -> Iterator[None]:
         except OSError:
             file.seek(0)
             owner = file.read().strip() or "another process"
-            raise UserError(f"{folder} is in use by process {owner}; wait for it or give another --out") from None
+            raise UserError(
+                f"{folder} is in use by process {owner}; wait for it or give another folder", command="--out FOLDER"
+            ) from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

@@ -1,9 +1,9 @@
-"""What a run says of itself while it runs: JSON lines, and TensorBoard where it is installed."""
+"""What a run says of itself while it runs, as JSON lines."""
 
 import json
 import os
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,24 +40,20 @@ def _record(line: str, run: str) -> dict[str, Any] | None:
 
 
 class Journal:
-    """`metrics.jsonl`. Opened at a step, it forgets what an interrupted run wrote after that step.
+    """A file of JSON lines. Opened at a step, it forgets what an interrupted run wrote after that step.
 
     Every line is marked with the `run` it is of.
     """
 
-    def __init__(self, folder: Path, *, run: str, step: int, tensorboard: bool = True) -> None:
-        self.path, self._run = folder / "metrics.jsonl", run
+    def __init__(self, path: Path, *, run: str, step: int) -> None:
+        self.path, self._run = path, run
         kept = [record for record in read_journal(self.path, run=run) if record["step"] <= step]
         write_atomically(self.path, "".join(map(self._line, kept)).encode())
         self._file = open(self.path, "a", encoding="utf-8")  # noqa: SIM115 - closed in close()
-        self._board = _board(folder / "tensorboard", step) if tensorboard else None
 
     def write(self, kind: str, step: int, record: Mapping[str, Any]) -> None:
         self._file.write(self._line({"kind": kind, "step": step, **record}))
         self._file.flush()
-        if self._board:
-            for tag, value in _scalars(record):
-                self._board.add_scalar(f"{kind}/{tag}", value, step)
 
     def _line(self, record: Mapping[str, Any]) -> str:
         return json.dumps(sealed({**record, RUN: self._run})) + "\n"
@@ -65,8 +61,6 @@ class Journal:
     def close(self) -> None:
         os.fsync(self._file.fileno())
         self._file.close()
-        if self._board:
-            self._board.close()
 
 
 class NullJournal:
@@ -77,19 +71,3 @@ class NullJournal:
 
     def close(self) -> None:
         pass
-
-
-def _board(folder: Path, step: int) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except Exception:  # not installed, or broken beside this torch
-        return None
-    return SummaryWriter(str(folder), purge_step=step + 1)
-
-
-def _scalars(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
-    for key, value in record.items():
-        if isinstance(value, Mapping):
-            yield from _scalars(value, f"{prefix}{key}/")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield prefix + key, value

@@ -1,0 +1,349 @@
+"""A run folder: the only place that knows the file names of a run."""
+
+import os
+import shlex
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from torch import nn
+
+from generalist.core.errors import UserError
+from generalist.core.files import (
+    digest,
+    fingerprint,
+    read_json,
+    read_text,
+    remove_leftovers,
+    seal_holds,
+    sealed,
+    write_atomically,
+    write_json,
+)
+from generalist.distributed import ranks
+from generalist.evaluation import SuiteResult, read_record
+from generalist.models import load_model, read_extra
+from generalist.recipes.catalogue import read_yaml
+from generalist.recipes.schema import (
+    RUNTIME_FIELDS,
+    Recipe,
+    decisive,
+    first_difference,
+    parse_recipe,
+    settings_between,
+)
+from generalist.training.guards import sole_owner
+from generalist.training.journal import read_journal
+
+GLOBAL = "global"
+"""The name of the global model among the models of a run."""
+_RECIPE_DIGEST = "# digest: "
+"""How the first line of a run's recipe.yaml begins."""
+
+
+class RunPaths:
+    """The files of a run by what they are for, whether they exist or not."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.folder)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunPaths) and self.folder == other.folder
+
+    def __hash__(self) -> int:
+        return hash(self.folder)
+
+    @property
+    def exists(self) -> bool:
+        """Whether the folder holds a run: it has a recipe."""
+        return self.recipe_file.is_file()
+
+    @property
+    def recipe_file(self) -> Path:
+        return self.folder / "recipe.yaml"
+
+    @property
+    def environment_file(self) -> Path:
+        return self.folder / "environment.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def summary_file(self) -> Path:
+        return self.folder / "summary.json"
+
+    @property
+    def lock_file(self) -> Path:
+        return self.folder / ".lock"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def models_folder(self) -> Path:
+        return self.folder / "models"
+
+    @property
+    def figures(self) -> Path:
+        return self.folder / "figures"
+
+    @property
+    def evaluations(self) -> Path:
+        """Records, and the verdicts that evaluations go on from."""
+        return self.folder / "evaluations"
+
+    @property
+    def needed(self) -> Path:
+        """The runs that were trained first because this one needs their networks, one folder each."""
+        return self.folder / "needs"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.folder / "tensorboard"
+
+    def model_file(self, name: str = GLOBAL) -> Path:
+        return self.models_folder / f"{name}.safetensors"
+
+    def record_file(self, suite: str, name: str = GLOBAL) -> Path:
+        return self.evaluations / f"{name}-{suite}.json"
+
+
+class Run(RunPaths):
+    """A run folder that can be read: its recipe, metrics, summary, models and evaluation records.
+
+    Args:
+        folder: A folder that `generalist.train` wrote.
+
+    What is read back is checked by its digest. A file that was changed, damaged or taken from another run is refused
+    by name.
+
+    Example:
+        >>> import generalist
+        >>> overrides = {"training.epochs": 1, "data.limit": 100, "model.width": 2}
+        >>> run = generalist.train("digits-nt", out=tmp / "nt", overrides=overrides)
+        >>> run.models
+        ['global', 'natural']
+        >>> run.summary["epochs"]
+        1
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__(folder)
+        if not self.exists:
+            raise UserError(f"{self.folder} is not a run folder: it has no {self.recipe_file.name}")
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe that the run was trained by."""
+        return parse_recipe(self.written_recipe)
+
+    @property
+    def written_recipe(self) -> dict[str, Any]:
+        """The recipe as its file has it, if the fields that decide results are as they were written."""
+        raw = read_yaml(self.recipe_file)
+        first, _, _ = read_text(self.recipe_file).partition("\n")
+        marked = first.startswith(_RECIPE_DIGEST)
+        if marked and first.removeprefix(_RECIPE_DIGEST).strip() != fingerprint(decisive(raw)):
+            raise UserError(f"{self.recipe_file} was changed since the run was made (its digest differs); restore it")
+        return raw
+
+    @property
+    def identity(self) -> str:
+        """What its checkpoints and models are marked with: the digest of the recipe."""
+        return fingerprint(decisive(self.written_recipe))
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """What the run noted of itself: one mapping per epoch and per validation."""
+        return read_journal(self.metrics_file, run=self.identity)
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is a summary that can be read; a damaged one is named."""
+        if not self.summary_file.is_file():
+            return False
+        try:
+            _ = self.summary
+        except UserError as error:
+            warnings.warn(str(error), stacklevel=2)
+            return False
+        return True
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Epochs, seconds, parameters, and which state of each model was selected by what."""
+        path = self.summary_file
+        again = "resume the run to make it anew"
+        hint = f"generalist train … --out {self.folder} --resume"
+        if not path.is_file():
+            raise UserError(f"{self.folder} is not finished; resume it", command=hint)
+        summary = read_json(path)
+        # the recipe's digest is in no summary that was written without one of its own
+        intact = seal_holds(summary) if "recipe_sha256" in summary else seal_holds(summary) is not False
+        if not intact or not isinstance(summary.get("selected"), dict):
+            raise UserError(f"{path} was changed since it was written; {again}", command=hint)
+        if summary.get("recipe_sha256", self.identity) != self.identity:
+            raise UserError(f"{path} is of another run; {again}", command=hint)
+        return summary
+
+    @property
+    def models(self) -> list[str]:
+        """The names of its models: global first, then the learners."""
+        return [name for name in [GLOBAL, *self.recipe.learners] if self.model_file(name).is_file()]
+
+    def model(self, name: str = GLOBAL) -> nn.Module:
+        """A model of this run, refused where its card says that it is another one."""
+        path = self.model_file(name).with_suffix("")
+        card = read_extra(path)
+        for field, ours in (("run", self.identity), ("model", name)):
+            if card.get(field, ours) != ours:
+                raise UserError(f"{path}.safetensors is of another {field}; restore the file that this run wrote")
+        return load_model(path)
+
+    def model_digest(self, name: str = GLOBAL) -> str:
+        """The SHA-256 of a model's file."""
+        return digest(self.model_file(name).read_bytes())
+
+    @property
+    def recorded_suites(self) -> list[str]:
+        """The suites that the global model was evaluated by."""
+        found = self.evaluations.glob(self.record_file("*").name)
+        return sorted(path.stem.removeprefix(f"{GLOBAL}-") for path in found)
+
+    def record(self, suite: str, name: str = GLOBAL) -> dict[str, Any]:
+        """The record of an evaluation, its figures recomputed from the verdicts of the images."""
+        return read_record(self.record_file(suite, name))
+
+    def write_record(self, result: SuiteResult, name: str = GLOBAL) -> None:
+        """Keep what an evaluation found; `compare` reads it."""
+        write_json(self.record_file(result.suite.name, name), sealed(result.record()))
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        write_json(self.summary_file, sealed(summary))
+
+    def write_environment(self, environment: Mapping[str, Any]) -> None:
+        write_json(self.environment_file, environment)
+
+
+def load(path: str | Path, name: str = GLOBAL) -> nn.Module:
+    """A trained model, in eval mode.
+
+    Args:
+        path: A run folder, or a model file that a run or `save_model` wrote.
+        name: Which model of a run: `global`, or the name of a learner.
+
+    Returns:
+        A module that takes images [N, C, H, W] in [0, 1] and returns logits [N, K]; its normalisation is inside.
+
+    Example:
+        >>> import generalist
+        >>> small = {"training.epochs": 1, "data.limit": 100, "model.width": 2, "validation.images": 10}
+        >>> run = generalist.train("digits-nt", out=tmp / "loaded", overrides=small)
+        >>> generalist.load(tmp / "loaded", "natural").spec.classes
+        10
+    """
+    path = Path(path)
+    if not path.exists() and not path.with_name(f"{path.name}.safetensors").exists():
+        raise UserError(f"there is no run folder and no model file {path}")
+    if not path.is_dir():
+        return load_model(path)
+    run = Run(path)
+    if name not in run.models:
+        raise UserError(f"{path} has no model {name!r} yet; it has {', '.join(run.models) or 'none'}")
+    return run.model(name)
+
+
+class ClaimedFolder:
+    """A folder that only this run may write to, before it is known whether there is anything to write."""
+
+    def __init__(self, folder: Path, recipe: Recipe, *, resume: bool) -> None:
+        self._paths, self._recipe, self._resume = RunPaths(folder), recipe, resume
+
+    @property
+    def finished_run(self) -> Run | None:
+        """The run that is here already, if it is finished and was asked to go on. The same on all ranks."""
+        found = ranks.run_on_main(lambda: self._resume and self._paths.exists and Run(self._paths.folder).finished)
+        return Run(self._paths.folder) if ranks.all_gather(found)[0] else None
+
+    def begin(self) -> Run:
+        """Write the recipe: from now on the folder holds a run."""
+        ranks.run_on_main(lambda: _write_recipe(self._paths, self._recipe))
+        return Run(self._paths.folder)
+
+
+@contextmanager
+def claimed_folder(folder: Path, recipe: Recipe, *, resume: bool) -> Iterator[ClaimedFolder]:
+    """Inside, the folder belongs to this run: nobody else trains in it, and it holds nothing but this recipe's run.
+
+    All ranks call this together; the main rank does what is to be done. A folder that is made here and stays empty,
+    because something went wrong before the run began, is removed again.
+    """
+    with ExitStack() as held:
+        ranks.run_on_main(lambda: held.enter_context(_claimed(folder, recipe, resume=resume)))
+        yield ClaimedFolder(folder, recipe, resume=resume)
+
+
+@contextmanager
+def _claimed(folder: Path, recipe: Recipe, *, resume: bool) -> Iterator[None]:
+    _check_folder(folder, recipe, resume=resume)  # before anything is made
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    paths = RunPaths(folder)
+    try:
+        with sole_owner(paths.lock_file):
+            _check_folder(folder, recipe, resume=resume)  # another process may have been faster
+            remove_leftovers(folder)
+            yield
+    finally:
+        if made and not paths.exists and {path.name for path in folder.glob("*")} <= {paths.lock_file.name}:
+            shutil.rmtree(folder, ignore_errors=True)
+            for place in made[1:]:
+                if not any(place.iterdir()):
+                    os.rmdir(place)
+
+
+def _check_folder(folder: Path, recipe: Recipe, *, resume: bool) -> None:
+    """A folder that holds something else is refused before anything is loaded or written."""
+    paths = RunPaths(folder)
+    if not paths.exists:
+        others = [path for path in folder.glob("*") if path != paths.lock_file] if folder.exists() else []
+        if others:
+            raise UserError(f"{folder} is not empty and not a run folder; give another folder", command="--out FOLDER")
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} is a file; give a folder", command="--out FOLDER")
+        return
+    theirs = Run(folder).recipe
+    difference = first_difference(recipe, theirs)
+    if difference:
+        changes = [part for change in settings_between(recipe, theirs) for part in ("--set", change)]
+        again = f"repeat the --set of the first start: {shlex.join(changes)}, or " if resume and changes else ""
+        raise UserError(
+            f"{folder} holds a run of another recipe: {difference}; give the same recipe or another folder",
+            command=f"{again}give another --out",
+        )
+    if not resume:
+        raise UserError(
+            f"{folder} holds a run of this recipe already; resume it or give another folder",
+            command="--resume to go on, or another --out",
+        )
+
+
+def _write_recipe(paths: RunPaths, recipe: Recipe) -> None:
+    """With the digest of the fields that decide results. Of a run that goes on, only the others are written anew."""
+    raw = yaml.safe_load(recipe.to_yaml())
+    if paths.exists:
+        raw = {**raw, **decisive(Run(paths.folder).written_recipe)}
+        for section, field in (path for path in RUNTIME_FIELDS if len(path) == 2):
+            raw[section][field] = recipe.plain()[section][field]
+    text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
+    content = f"{_RECIPE_DIGEST}{fingerprint(decisive(raw))}\n{text}"
+    write_atomically(paths.recipe_file, content.encode())
