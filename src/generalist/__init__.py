@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from generalist.recipes.catalogue import load_recipe, recipe_names
     from generalist.recipes.schema import Recipe
     from generalist.runs.compare import compare
-    from generalist.runs.evaluate import evaluate, load
-    from generalist.runs.train import Run, train
+    from generalist.runs.evaluate import evaluate
+    from generalist.runs.folder import Run, load
+    from generalist.runs.train import train
     from generalist.training.learner import Learner
 
 LAYERS = (
@@ -63,7 +64,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "runs.evaluate": ("evaluate", "load"),
+    "runs.evaluate": ("evaluate",),
+    "runs.folder": ("Run", "load"),
     "recipes.catalogue": ("load_recipe", "recipe_names"),
     "runs.compare": ("compare",),
     "core.errors": ("RunError", "UserError"),
@@ -76,7 +78,7 @@ _HOMES = {
     "models": ("MODELS", "build_model", "load_model", "load_weights", "save_model"),
     "objectives": ("OBJECTIVES",),
     "recipes.schema": ("Recipe",),
-    "runs.train": ("Run", "train"),
+    "runs.train": ("train",),
 }
 """Where the public names are. They are imported when they are first used: torch takes seconds, and the command has to
 be able to stop quietly meanwhile (`__main__`)."""

@@ -11,7 +11,8 @@ import pytest
 from cli_cases import SMALL, Cli, Outcome
 
 from generalist.cli.main import main
-from generalist.runs.train import Run, train
+from generalist.runs.folder import Run
+from generalist.runs.train import train
 
 
 @pytest.fixture

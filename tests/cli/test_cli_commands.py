@@ -19,7 +19,7 @@ import generalist
 from generalist.recipes.catalogue import load_recipe, recipe_names, recipe_parts
 from generalist.recipes.schema import parse_recipe
 from generalist.runs import doctor
-from generalist.runs.train import Run
+from generalist.runs.folder import Run
 
 ESCAPE = "\x1b"
 

@@ -15,7 +15,7 @@ from cli_cases import SMALL, TINY, Cli, Outcome
 from safetensors.torch import load_file
 
 import generalist
-from generalist.runs.train import Run
+from generalist.runs.folder import Run
 
 TRAIN = ("train", "digits-generalist-t", *TINY, "--quiet", "--resume", "--out")
 

@@ -14,7 +14,7 @@ from cli_cases import Cli, Outcome
 from generalist.core.errors import UserError
 from generalist.recipes.catalogue import load_recipe
 from generalist.recipes.schema import parse_recipe
-from generalist.runs.train import Run
+from generalist.runs.folder import Run
 
 NESTED = "[" * 3000 + "]" * 3000
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))

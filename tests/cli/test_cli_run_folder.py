@@ -11,7 +11,7 @@ from PIL import Image
 import generalist
 from generalist.core.errors import UserError
 from generalist.evaluation import evaluate_split
-from generalist.runs.train import Run
+from generalist.runs.folder import Run
 
 MODELS = ["global", "linf", "natural", "l2"]
 

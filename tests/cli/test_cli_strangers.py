@@ -14,13 +14,9 @@ from PIL import Image
 
 import generalist
 import strangers
-<<<<<<< HEAD
-from generalist.cli import main as command_line
-from generalist.report.console import Lines
-=======
 from generalist.cli import eval as eval_file
->>>>>>> 629d8d8 (One file per command, so that each is read by itself)
-from generalist.runs.train import Run
+from generalist.report.console import Lines
+from generalist.runs.folder import Run
 
 LINF = ("--threat", "linf:8/255")
 
@@ -254,7 +250,7 @@ def test_an_interrupted_evaluation_promises_what_it_keeps(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(eval_file, "evaluate_suite", interrupted)
+    monkeypatch.setattr(eval_file, "evaluate_target", interrupted)
     outcome = cli("eval", "--model", "strangers:Plain", "--data", test_only, *LINF, "--suite", fast, *more)
     assert outcome.code == 130
     assert said in outcome.err

@@ -90,7 +90,7 @@ def test_the_mode_of_every_module_is_put_back(trained, split):
 def test_any_model_and_any_images(split):
     model = build_model("small_cnn", classes=10, channels=1, size=8, width=2)
     images = split.images.float() / 255
-    result = generalist.evaluate(model, (images, split.labels), threats=["linf:1/10"], limit=30)
+    result = generalist.evaluate(model, (images, split.labels), threats=["linf:1/10"], images=30)
     assert len(result.natural) == 30
     with pytest.raises(generalist.UserError, match=r"\[0, 1\]"):
         generalist.evaluate(model, (images * 255, split.labels), threats=["linf:1/10"])

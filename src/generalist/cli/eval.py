@@ -1,7 +1,6 @@
 """`generalist eval`."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +12,11 @@ from generalist.core.errors import RunError, UserError
 from generalist.core.files import sealed, write_json
 from generalist.core.threat import Threat
 from generalist.distributed.ranks import is_main
-from generalist.evaluation import SUITE_NAMES, Suite, SuiteResult, evaluate_suite, load_suite, save_attacked
+from generalist.evaluation import SUITE_NAMES, Suite, SuiteResult, load_suite, save_attacked
 from generalist.report import tables
 from generalist.report.console import Reporter, make_reporter
+from generalist.runs.evaluate import Unrecorded, evaluate_target
+from generalist.runs.folder import RunPaths
 from generalist.runs.targets import Target, foreign_target, run_targets, saved_target
 
 
@@ -98,23 +99,19 @@ def eval_command(
             raise UserError(f"there is no model file {target[0]}")
         raise UserError(
             f"--data {data} with a run folder, which has its own test split; give one of its model files, such as "
-            f"{(target or [Path()])[0] / 'models' / 'global.safetensors'}"
+            f"{RunPaths((target or [Path()])[0]).model_file()}"
         )
     else:
         every = suite == "pgd20" if learners is None else learners
         aimed = run_targets(target or [], threats, learners=every, root=root, download=download)
-    records, results = {}, {}
-    unwritten: list[RunError] = []
+    results, unwritten = {}, list[RunError]()
     for one in aimed:
-        result = _attack(one, chosen, n, batch_size, seed, save_adv is not None, reporter)
-        result = replace(result, flags=(*one.flags, *result.flags))
-        results[one.title] = result
-        records[one.title] = sealed(result.record() | (one.about or {}))
-        if is_main() and (one.cache.parent / "recipe.yaml").is_file():
-            try:
-                write_json(one.cache / f"{one.title.rsplit('/')[-1]}-{chosen.name}.json", records[one.title])
-            except RunError as error:  # the result is shown all the same
-                unwritten.append(error)
+        try:
+            results[one.title] = _attack(one, chosen, n, batch_size, seed, save_adv is not None, reporter)
+        except Unrecorded as error:  # the result is shown all the same
+            results[one.title] = error.result
+            unwritten.append(error)
+    records = {title: sealed(result.record()) for title, result in results.items()}
     if not is_main():
         return
     if save_adv is not None:
@@ -137,11 +134,9 @@ def _attack(
     target: Target, suite: Suite, n: int | None, batch_size: int, seed: int, keep: bool, reporter: Reporter
 ) -> SuiteResult:
     try:
-        with reporter.bar(target.title, 0, len(target.split)):
-            return evaluate_suite(
-                target.model, target.split, suite, threats=target.threats, seed=seed, batch_size=batch_size, limit=n,
-                workers=target.workers, cache=target.cache, keep_images=keep, progress=reporter.stage,
-            )  # fmt: skip
+        return evaluate_target(
+            target, suite, images=n, batch_size=batch_size, seed=seed, keep_images=keep, reporter=reporter
+        )
     except KeyboardInterrupt:
         kept = "verdicts so far are kept: the same command goes on from here"
         complain(f"interrupted; {'with --save-adv nothing is kept until the end' if keep else kept}")

@@ -50,6 +50,11 @@ def _warn(message: Warning | str, category: type[Warning], *_: Any) -> None:
     print(f"warning: {one_line(str(message))}", file=sys.stderr)
 
 
+def _advice(error: UserError) -> str:
+    """What is wrong, and what to type."""
+    return f"{error} ({error.command})" if error.command else str(error)
+
+
 def _usage(error: Any) -> str:
     """The parser's complaint in one line, with where to read more."""
     where = error.ctx.command_path if error.ctx else "generalist"
@@ -94,7 +99,7 @@ def main() -> None:
                 sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
             code = app(_json_to_stdout(sys.argv[1:]), prog_name="generalist", standalone_mode=False)
     except (UserError, UsageError) as error:
-        complain(str(error) if isinstance(error, UserError) else _usage(error))
+        complain(_advice(error) if isinstance(error, UserError) else _usage(error))
         code = 2
     except RunError as error:
         complain(str(error))

@@ -11,7 +11,7 @@ from generalist.core.files import digest
 from generalist.evaluation import SUITE_NAMES, load_suite, model_hash, read_record
 from generalist.report.comparison import Comparison, Entry, distinct_names, make_comparison
 from generalist.report.paper import method_of, network_of, paper_table
-from generalist.runs.train import Run
+from generalist.runs.folder import Run
 
 STRONGEST_FIRST = ("autoattack", "paper", "quick", "pgd20")
 

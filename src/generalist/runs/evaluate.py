@@ -1,5 +1,6 @@
 """A model under attack: any model, or one of a run, which then keeps the record."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -83,9 +84,12 @@ def evaluate(
         raise UserError("there are no images to evaluate on; give at least one")
     if cache is not None:
         target = replace(target, cache=user_path(cache))
-    return evaluate_target(
-        target, chosen, images=images, batch_size=batch_size, seed=seed, reporter=make_reporter(quiet=not progress)
-    )
+    reporter = make_reporter(quiet=not progress)
+    try:
+        return evaluate_target(target, chosen, images=images, batch_size=batch_size, seed=seed, reporter=reporter)
+    except Unrecorded as error:
+        warnings.warn(str(error), stacklevel=2)
+        return error.result
 
 
 def _target(

@@ -137,10 +137,12 @@ def saved_target(
     """A saved model file, on images as its card wants them."""
     _check_threats(threats)
     model = load(path)
-    named = isinstance(data, str | Path)
-    split = images_for(model, data, root=root, download=download).split if named else as_split(data)
+    if isinstance(data, str | Path):
+        split = images_for(model, data, root=root, download=download).split
+    else:
+        data, split = "", as_split(data)
     weights = path.with_suffix(".safetensors")
-    return _target(path.stem, model, split, threats, str(data) if named else "", device=device, weights=weights)
+    return _target(path.stem, model, split, threats, str(data), device=device, weights=weights)
 
 
 def foreign_target(
