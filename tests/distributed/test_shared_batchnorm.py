@@ -4,7 +4,12 @@ import torch
 from torch import nn
 
 from generalist.distributed.ranks import Team
-from generalist.distributed.shared_batchnorm import SharedBatchNorm, has_unshared_batchnorm, share_batchnorm_
+from generalist.distributed.shared_batchnorm import (
+    SharedBatchNorm,
+    has_unshared_batchnorm,
+    share_batchnorm_,
+    statistics_over,
+)
 from generalist.fastpass import fold_batchnorm
 from generalist.models import build_model
 
@@ -49,8 +54,7 @@ def test_it_folds_for_attacks():
 
 def test_the_sums_give_batchnorm_and_its_gradients(monkeypatch):
     """A team that says it is of two, but whose sums are those of one rank: all of the arithmetic, and no network."""
-    monkeypatch.setattr(Team, "sum_", lambda self, tensors, purpose: None)
-    monkeypatch.setattr("generalist.distributed.ranks.current_team", lambda: Team((0, 1)))
+    monkeypatch.setattr(Team, "all_reduce_", lambda self, tensors, purpose: None)
     usual, shared = nn.BatchNorm2d(5), SharedBatchNorm(5)
     draw = torch.Generator().manual_seed(0)
     for parameter in ("weight", "bias"):
@@ -61,7 +65,22 @@ def test_the_sums_give_batchnorm_and_its_gradients(monkeypatch):
     upstream = torch.rand(6, 5, 3, 3, generator=draw)
     found = []
     for norm in (usual, shared):
-        out = norm(x)
+        with statistics_over(Team((0, 1)), norm):
+            out = norm(x)
         found.append([out, *torch.autograd.grad((out * upstream).sum(), [x, norm.weight, norm.bias]), *norm.buffers()])
     for ours, theirs in zip(*found, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_outside_of_a_step_nothing_of_the_team_is_left(monkeypatch):
+    """An attribute that came or went would make attacks trace the network again."""
+    monkeypatch.setattr(Team, "all_reduce_", lambda self, tensors, purpose: [tensor.mul_(2) for tensor in tensors])
+    shared, twin = SharedBatchNorm(5), nn.BatchNorm2d(5)
+    before = dict(vars(shared))
+    with statistics_over(Team((0, 1)), shared, nn.Sequential(shared)):
+        assert shared.team == Team((0, 1))
+    assert vars(shared) == before
+    x = torch.rand(6, 5, 3, 3, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(shared(x), twin(x))
+    with statistics_over(Team((0,)), shared):
+        assert shared.team is None

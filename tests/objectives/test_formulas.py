@@ -250,10 +250,10 @@ def test_e_at_draws_norms_by_their_errors(case):
     assert loss().total.item() == pytest.approx(ce(WORST), rel=1e-5)
     loss()  # as AWP does
     assert objective.errors.tolist() == [1.0, 0.0]
-    objective.step_ended_(usable=True)
+    objective.step_ended_(usable=True, context=now())
     assert objective.errors.tolist() == [0.5, 0.0]  # half forgotten, no error: the image is still right
     objective(model, x, y, context=now())()
-    objective.step_ended_(usable=False)
+    objective.step_ended_(usable=False, context=now())
     assert objective.errors.tolist() == [0.5, 0.0]
     objective.errors.copy_(torch.tensor([0.0, 1.0]))
     spent = objective(model, x, y, context=now())().total.item()
@@ -335,7 +335,7 @@ def test_awp_climbs_by_a_share_of_each_weights_norm_and_comes_back(case):
 
     gradient = torch.autograd.grad(loss().total, model[1].weight)[0]
     before, bias = model[1].weight.detach().clone(), model[1].bias.detach().clone()
-    with perturbed_weights(model, loss, 0.01):
+    with perturbed_weights(model, loss, 0.01, context=now()):
         wanted = before + 0.01 * before.norm() * gradient / gradient.norm()
         torch.testing.assert_close(model[1].weight.detach(), wanted)
         assert torch.equal(model[1].bias, bias)  # biases and BatchNorm are left alone
@@ -393,12 +393,12 @@ def test_fast_stops_when_robustness_collapses(case):
     model, x, y = case[0], case[1].repeat(40, 1, 1, 1), case[2].repeat(40)
     objective = make_objective("fast", {**LINF, "watch_every": 1})
     objective(model, x, y, context=now(40))
-    objective.step_ended_(usable=True)
+    objective.step_ended_(usable=True, context=now())
     assert objective.best.item() == 1
     with torch.no_grad():
         model[1].bias[1] = -1.0  # weak under any attack: no reason to stop
     objective(model, x, y, context=now(40))
-    objective.step_ended_(usable=True)
+    objective.step_ended_(usable=True, context=now())
     objective(Deceptive(), x, y, context=now(40))
     with pytest.raises(RunError, match=r"catastrophic overfitting at step 3: .* fell to \d+% from 100%"):
-        objective.step_ended_(usable=True)
+        objective.step_ended_(usable=True, context=now())

@@ -31,13 +31,12 @@ def images(count=12, seed=0):
 def gradients(name, options, model, *, progress=0.0, awp=None):
     """The loss and all gradients of one step."""
     model, (x, y) = copy.deepcopy(model), images()
-    loss = make_objective(name, options)(
-        model, x, y, context=step_context("same", ids=torch.arange(12), progress=progress)
-    )
+    context = step_context("same", ids=torch.arange(12), progress=progress)
+    loss = make_objective(name, options)(model, x, y, context=context)
     if awp is None:
         loss().total.backward()
     else:
-        with perturbed_weights(model, loss, awp):
+        with perturbed_weights(model, loss, awp, context=context):
             loss().total.backward()
     return [tensor for p in model.parameters() for tensor in (p.grad, p.detach())] + list(model.buffers())
 

@@ -7,7 +7,7 @@ import torch
 
 from generalist import OBJECTIVES, build_model
 from generalist.core.types import step_context
-from generalist.objectives import ObjectiveModule, make_objective, networks_needed
+from generalist.objectives import ObjectiveModule, carries_state, make_objective, networks_needed
 
 ONE, TWO = {"threat": "linf:1/10"}, {"threats": ["linf:1/10", "l2:1/2"]}
 OPTIONS = {
@@ -41,8 +41,7 @@ def network(**options):
 def made(name, model):
     networks = {need: copy.deepcopy(model) for need in networks_needed(name)}
     objective = make_objective(name, OPTIONS[name], networks=networks)
-    if isinstance(objective, ObjectiveModule):
-        objective.attach_(model)
+    objective.attach_(model)
     return objective
 
 
@@ -60,6 +59,21 @@ def easy(count):
 
 def test_every_registered_objective_is_under_contract():
     assert set(OPTIONS) == set(OBJECTIVES.names())
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_objective_has_its_hooks(name):
+    model = network()
+    objective = made(name, model)
+    assert isinstance(objective, ObjectiveModule)
+    objective.step_ended_(usable=True, context=now(1))
+    objective.epoch_ended_(model)
+    objective.model_replaced_(model)
+    assert next(iter(objective.variants(model))) is not None
+
+
+def test_only_state_that_outlives_a_reset_keeps_a_learner_busy():
+    assert {name for name in OPTIONS if carries_state(name)} == {"e-at", "fast", "lbgat"}
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -90,8 +104,7 @@ def test_same_moment_same_loss_and_the_loss_can_be_taken_twice(name):
 def test_learns_an_easy_set_in_a_few_steps(name):
     model = network(width=8)
     objective, (x, y) = made(name, model), easy(60)
-    beside = list(objective.parameters()) if isinstance(objective, ObjectiveModule) else []
-    optimizer = torch.optim.SGD([*model.parameters(), *beside], lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD([*model.parameters(), *objective.parameters()], lr=0.05, momentum=0.9)
     for step in range(40):
         model.train()
         optimizer.zero_grad()

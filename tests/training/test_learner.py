@@ -6,7 +6,7 @@ from torch import nn
 
 from generalist import Batch, LossTerms, build_model
 from generalist.core.schedules import constant
-from generalist.objectives import make_objective
+from generalist.objectives import ObjectiveModule, make_objective
 from generalist.training.learner import Learner
 from generalist.training.optimizers import OPTIMIZERS
 
@@ -131,6 +131,67 @@ def test_what_an_objective_carries_is_not_spoilt_by_an_unusable_step():
     learner.step(Batch(x * torch.nan, y, torch.arange(12)), progress=Fraction(0), key=(1,))
     assert learner.bad_steps == 1
     assert all(torch.equal(tensor, before[key]) for key, tensor in objective.state_dict().items())
+
+
+def test_a_function_as_objective_leaves_nothing_in_a_checkpoint():
+    """So checkpoints are those of before functions had hooks."""
+    learner = make(Plain())
+    step(learner)
+    tensors, _ = learner.save()
+    names = ("fc.weight", "fc.bias")
+    wanted = {*(f"model/{name}" for name in names), *(f"optimizer/momentum_buffer/{name}" for name in names)}
+    assert set(tensors) == wanted
+
+
+def test_a_module_without_hooks_is_called_and_neither_trained_nor_saved():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+        def forward(self, model, x, y, *, context):
+            return lambda: LossTerms(self.scale * nn.functional.cross_entropy(model(x), y))
+
+    objective = Scaled()
+    learner = Learner("a", Plain(), objective, OPTIMIZERS.bind("sgd", {"lr": 0.1}), lr=0.1, schedule=constant)
+    before = learner.tree["fc.weight"].clone()
+    step(learner)
+    assert not torch.equal(before, learner.tree["fc.weight"])
+    assert objective.scale.item() == 1
+    assert not any(name.startswith("objective/") for name in learner.save()[0])
+
+
+def test_every_hook_of_an_objective_is_called_with_its_step():
+    class Watching(ObjectiveModule):
+        def __init__(self):
+            super().__init__()
+            self.calls = []
+
+        def forward(self, model, x, y, *, context):
+            return noisy(model, x, y, context=context)
+
+        def attach_(self, model):
+            self.calls.append("attach")
+
+        def step_ended_(self, *, usable, context):
+            self.calls.append((usable, context.progress, len(context.generator), context.share))
+
+        def epoch_ended_(self, model):
+            self.calls.append("epoch")
+
+        def model_replaced_(self, model):
+            self.calls.append("replaced")
+
+    objective = Watching()
+    learner = Learner(
+        "a", Plain(), objective, OPTIMIZERS.bind("sgd", {"lr": 0.1}), lr=0.1, schedule=constant, accumulate=2
+    )
+    assert learner.objective is objective
+    learner.step(batch(), progress=Fraction(1, 4), key=(0,))
+    learner.step(batch()._replace(x=torch.full((12, 1, 8, 8), torch.nan)), progress=Fraction(1, 2), key=(1,))
+    learner.end_epoch_()
+    learner.reset_({key: value.clone() for key, value in learner.tree.items()}, momentum=True, averages=True)
+    assert objective.calls == ["attach", (True, 0.25, 12, 1.0), (False, 0.5, 12, 1.0), "epoch", "replaced"]
 
 
 def test_accumulated_slices_share_what_is_drawn_once():

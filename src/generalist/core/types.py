@@ -1,6 +1,6 @@
 """The shapes of things that travel between the layers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Annotated, Any, NamedTuple, Protocol
@@ -45,33 +45,72 @@ Loss = Callable[[], LossTerms]
 """The loss of a prepared batch, under the weights as they are when it is called."""
 
 
+class BatchTeam(Protocol):
+    """The ranks that share one batch: what a step needs of `distributed.ranks.Team`.
+
+    A protocol, because core comes before distributed and does not know torch.distributed.
+    """
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+
+    def all_reduce_(self, tensors: Sequence[Tensor], *, purpose: str) -> None:
+        """Each tensor ← its sum over the ranks. `purpose` is the entry of the traffic record."""
+
+    def all_reduce(self, tensor: Tensor, *, purpose: str) -> Tensor:
+        """The sum over the ranks as part of the autograd graph."""
+
+
 @dataclass(frozen=True)
 class StepContext:
-    """What an objective may need besides the batch: randomness, and how far training is.
+    """What an objective may need besides the batch.
 
-    `generator` draws for each image, `shared` once for the whole batch, however it is split. `progress` is the share of
-    training done. `extra` [B] says which images are not the dataset's own (`data.extra`).
+    Attributes:
+        generator: random numbers per image, one stream for each of the B images.
+        shared: random numbers per batch, the same on every rank and in every part of the batch.
+        progress: how much of training is done, 0 to 1.
+        extra: bool [B], true for images that are not the dataset's own (`data.extra`); None where there are none.
+        team: the ranks that share the batch; None where this process has all of it.
+        share: this rank's share of the images of the batch, in (0, 1].
     """
 
     generator: ImageStreams
     shared: ImageStreams
     progress: float = 0.0
     extra: Tensor | None = None
+    team: BatchTeam | None = None
+    share: float = 1.0
 
     def __getitem__(self, part: slice) -> "StepContext":
-        """Of a part of the batch; what the batch shares is drawn anew, and so alike, in every part."""
+        """The context of a part of the images. Every part draws the same numbers from `shared`."""
         extra = None if self.extra is None else self.extra[part]
         return replace(self, generator=self.generator[part], shared=self.shared[:], extra=extra)
 
+    def batch_mean(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Means over this rank's images → means over the whole batch, by one all-reduce if a team shares it."""
+        if self.team is None or self.team.size == 1:
+            return list(tensors)
+        weighted = [tensor * self.share for tensor in tensors]
+        self.team.all_reduce_(weighted, purpose="gradients")
+        return weighted
 
-def step_context(*key: Key, ids: Tensor, progress: float = 0.0, extra: Tensor | None = None) -> StepContext:
-    """The moment named by `key`, for the images `ids`."""
+
+def step_context(
+    *key: Key,
+    ids: Tensor,
+    progress: float = 0.0,
+    extra: Tensor | None = None,
+    team: BatchTeam | None = None,
+    share: float = 1.0,
+) -> StepContext:
+    """The context of the step that `key` names, for the images with these ids [B] in their split."""
     shared = ImageStreams(*key, "shared", ids=torch.zeros(1, dtype=torch.int64, device=ids.device))
-    return StepContext(ImageStreams(*key, ids=ids), shared, progress, extra)
+    return StepContext(ImageStreams(*key, ids=ids), shared, progress, extra, team, share)
 
 
 class Objective(Protocol):
-    """Makes what a batch is trained on, attacks included; the loss of that can then be taken, more than once."""
+    """Attacks the batch when it is called, and returns the loss of the result. The loss can be taken more than once."""
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, context: StepContext) -> Loss: ...
 

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
@@ -232,12 +231,13 @@ class Team:
         """This rank's part of a batch of `count`; parts differ by one image at most."""
         return split_evenly(slice(0, count), self.size)[self.place]
 
-    def sum_(self, tensors: Sequence[Tensor], *, purpose: str) -> None:
+    def all_reduce_(self, tensors: Sequence[Tensor], *, purpose: str) -> None:
+        """Each tensor ← its sum over the team, as one reduction."""
         if self.size > 1 and tensors:
             _reduce_(tensors, self.group, self.size, purpose)
 
-    def sum(self, tensor: Tensor, *, purpose: str) -> Tensor:
-        """The sum over the team as part of the graph: every rank's loss sends its gradient back to every rank."""
+    def all_reduce(self, tensor: Tensor, *, purpose: str) -> Tensor:
+        """The sum over the team as part of the autograd graph; the backward pass sums the gradients over the team."""
         total: Tensor = _TeamSum.apply(tensor, self, purpose)
         return total
 
@@ -247,43 +247,17 @@ class _TeamSum(torch.autograd.Function):
     def forward(ctx: Any, tensor: Tensor, team: Team, purpose: str) -> Tensor:
         ctx.team, ctx.purpose = team, purpose
         total = tensor.clone()
-        team.sum_([total], purpose=purpose)
+        team.all_reduce_([total], purpose=purpose)
         return total
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         gradient = gradient.clone()
-        ctx.team.sum_([gradient], purpose=ctx.purpose)
+        ctx.team.all_reduce_([gradient], purpose=ctx.purpose)
         return gradient, None, None
 
 
 ALONE = Team()
-_team: ContextVar[tuple[Team, float]] = ContextVar("team", default=(ALONE, 1.0))
-
-
-@contextmanager
-def as_part_of(team: Team, share: float) -> Iterator[None]:
-    """Inside, this rank works on `share` of the batch that the team works on together."""
-    token = _team.set((team, share))
-    try:
-        yield
-    finally:
-        _team.reset(token)
-
-
-def current_team() -> Team:
-    """The team whose batch this rank works on a part of; itself alone outside a learner's step."""
-    return _team.get()[0]
-
-
-def over_the_batch(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Means over this rank's part → means over the whole batch, where a team shares it."""
-    team, share = _team.get()
-    if team.size == 1:
-        return list(tensors)
-    weighed = [tensor * share for tensor in tensors]
-    team.sum_(weighed, purpose="gradients")
-    return weighed
 
 
 def make_teams(placements: Sequence[Sequence[int]]) -> dict[tuple[int, ...], Team]:

@@ -1,4 +1,4 @@
-"""How a batch becomes a loss. One file a method; importing it here is what registers it.
+"""How a batch becomes a loss. One file per method; importing it here is what registers it.
 
 natural        CE(x)                                       adversarial   β·CE(x') + (1−β)·CE(x): AT and half-half
 trades, hat, lbgat   the divergence from the clean answer  mart          weighs images that are wrong unattacked
@@ -6,12 +6,12 @@ fat            attacks that stop early                     fast          one lon
 iat            mixup of clean and adversarial images       rst           half clean, half robust; pseudo-labels
 score          squared distances between probabilities     agr           gradients reconciled late in training
 part           a bound for each pixel                      corrupted     noise, blur, contrast, brightness
-average, max, msd    several threats at once               e-at          one extreme norm a batch
+average, max, msd    several threats at once               e-at          one extreme norm per batch
 ramp           logit pairing, and a clean copy             rmc           a curve between two networks
 awp            around any of them: `perturbed_weights`
 
-An objective attacks when it is called and gives back the loss as a function of the weights. What needs more than that
-is a `ObjectiveModule`.
+An objective attacks when it is called and returns the loss as a function of the weights. Every objective is an
+`ObjectiveModule`: functions are wrapped in one, and classes use its hooks for what is more than a loss.
 """
 
 from generalist.objectives.adversarial import adversarial
@@ -23,7 +23,7 @@ from generalist.objectives.fast import Fast
 from generalist.objectives.fat import fat
 from generalist.objectives.iat import iat
 from generalist.objectives.mart import mart
-from generalist.objectives.module import ObjectiveModule
+from generalist.objectives.module import FunctionObjective, ObjectiveModule, as_module
 from generalist.objectives.multi_norm import average, msd, worst
 from generalist.objectives.natural import natural
 from generalist.objectives.part import part
@@ -40,11 +40,13 @@ __all__ = [
     "Curve",
     "ExtremeNorms",
     "Fast",
+    "FunctionObjective",
     "HelperAdversarial",
     "ObjectiveModule",
     "Ramp",
     "adversarial",
     "agr",
+    "as_module",
     "average",
     "carries_state",
     "corrupted",

@@ -36,7 +36,7 @@ def agr(
             return LossTerms(robust)
         clean = F.cross_entropy(model(x), y)
         weights = [p for p in model.parameters() if p.requires_grad]
-        pairs = zip(weight_gradients(robust, weights), weight_gradients(clean, weights), strict=True)
+        pairs = zip(*(context.batch_mean(weight_gradients(part, weights)) for part in (robust, clean)), strict=True)
         gradients = [shortened(reconciled(g1, g2), longest) for g1, g2 in pairs]
         return LossTerms(with_gradients(robust, weights, gradients))
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from generalist.core.types import Loss
+from generalist.core.types import Loss, StepContext
 from generalist.objectives.gradients import weight_gradients
 
 TINY = 1e-12
@@ -19,13 +19,15 @@ def perturbed_weights(
     loss: Loss,
     gamma: float,
     *,
+    context: StepContext,
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext,
     buffers: Sequence[Tensor] | None = None,
 ) -> Iterator[None]:
-    """w + γ·‖w‖·g/‖g‖ for every weight matrix or kernel inside, g = ∇ loss; afterwards all is as it was.
+    """Inside, every weight matrix or kernel is w + γ·‖w‖·g/‖g‖, with g = ∇ loss over the whole batch.
 
     The batch is not attacked again: the ascent and the step see the same images. `buffers` (the model's if not given)
-    are put back after the ascent: a batch counts once in BatchNorm's statistics.
+    are restored after the ascent, so that a batch counts once in BatchNorm's statistics. The weights are restored at
+    the end.
     """
     if gamma == 0:
         yield
@@ -33,7 +35,7 @@ def perturbed_weights(
     weights = [p for p in model.parameters() if p.requires_grad and p.dim() > 1]
     statistics = [(buffer, buffer.clone()) for buffer in (model.buffers() if buffers is None else buffers)]
     with autocast():
-        gradients = weight_gradients(loss().total, weights)
+        gradients = context.batch_mean(weight_gradients(loss().total, weights))
     before = [weight.detach().clone() for weight in weights]
     with torch.no_grad():
         for buffer, old in statistics:

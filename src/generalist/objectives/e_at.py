@@ -6,7 +6,6 @@ from torch import Tensor, nn
 
 from generalist.attacks import apgd
 from generalist.core.types import InnerSteps, Loss, LossTerms, StepContext, Unit
-from generalist.distributed.ranks import over_the_batch
 from generalist.objectives.fields import Threats
 from generalist.objectives.module import ObjectiveModule
 from generalist.objectives.registry import OBJECTIVES
@@ -50,9 +49,9 @@ class ExtremeNorms(ObjectiveModule):
 
         return loss
 
-    def step_ended_(self, *, usable: bool) -> None:
+    def step_ended_(self, *, usable: bool, context: StepContext) -> None:
         if usable and self._wrong:
-            (error,) = over_the_batch([torch.cat(self._wrong).float().mean()])
+            (error,) = context.batch_mean([torch.cat(self._wrong).float().mean()])
             self.errors[self._chosen] = self._memory * self.errors[self._chosen] + (1 - self._memory) * error
         self._wrong.clear()
 

@@ -8,7 +8,6 @@ from generalist.attacks import misclassified, pgd
 from generalist.core.errors import RunError
 from generalist.core.threat import Threat
 from generalist.core.types import Count, Loss, LossTerms, PositiveFloat, StepContext, Unit
-from generalist.distributed.ranks import over_the_batch
 from generalist.objectives.module import ObjectiveModule
 from generalist.objectives.registry import OBJECTIVES
 
@@ -49,11 +48,11 @@ class Fast(ObjectiveModule):
             self._right.append(torch.stack([~misclassified(model, part, y) for part in (x_adv, attacked)]))
         return lambda: LossTerms(F.cross_entropy(model(x_adv), y), {"pgd": self.best.clone()})
 
-    def step_ended_(self, *, usable: bool) -> None:
+    def step_ended_(self, *, usable: bool, context: StepContext) -> None:
         self.steps_done += 1
         if not self._right:
             return
-        one_step, many = over_the_batch([torch.cat(self._right, 1).float().mean(1)])[0].tolist()
+        one_step, many = context.batch_mean([torch.cat(self._right, 1).float().mean(1)])[0].tolist()
         self._right.clear()
         if many < self._collapse * float(self.best) and one_step - many > GAP:
             raise RunError(

@@ -6,19 +6,19 @@ import torch
 from torch import Tensor, nn
 
 from generalist.attacks import loss_scale
-from generalist.distributed.ranks import over_the_batch
 
 
 def weight_gradients(loss: Tensor, weights: Sequence[nn.Parameter]) -> list[Tensor]:
-    """∇ loss for each of the weights, over the whole batch; zeros for those that it does not depend on."""
+    """∇ loss for each weight, zeros for those that the loss does not depend on.
+
+    The loss is that of the images on this rank; `StepContext.batch_mean` makes it that of the whole batch.
+    """
     scale = loss_scale(loss.device)
     found = torch.autograd.grad(loss * scale, list(weights), allow_unused=True)
-    return over_the_batch(
-        [
-            torch.zeros_like(weight) if gradient is None else gradient / scale
-            for weight, gradient in zip(weights, found, strict=True)
-        ]
-    )
+    return [
+        torch.zeros_like(weight) if gradient is None else gradient / scale
+        for weight, gradient in zip(weights, found, strict=True)
+    ]
 
 
 def with_gradients(value: Tensor, weights: Sequence[nn.Parameter], gradients: Sequence[Tensor]) -> Tensor:

@@ -17,6 +17,7 @@ from torch.func import functional_call
 from generalist.attacks import pgd
 from generalist.core.errors import UserError
 from generalist.core.types import InnerSteps, Loss, LossTerms, StepContext
+from generalist.distributed.shared_batchnorm import statistics_over
 from generalist.objectives.fields import Threats
 from generalist.objectives.module import FrozenNetwork, ObjectiveModule
 from generalist.objectives.registry import OBJECTIVES
@@ -67,7 +68,7 @@ class Curve(ObjectiveModule):
         t, which = context.shared.uniform(2)[0].tolist()
         threat = self._threats[int(which * len(self._threats))]
         probe = self._place_(model, t)
-        self._measure_(x)
+        self._measure_(x, context)
         x_adv = pgd(probe, x, y, threat=threat, steps=self._steps, generator=context.generator)
 
         def loss() -> LossTerms:
@@ -81,12 +82,13 @@ class Curve(ObjectiveModule):
         return loss
 
     @torch.no_grad()
-    def _measure_(self, x: Tensor) -> None:
+    def _measure_(self, x: Tensor, context: StepContext) -> None:
         """BatchNorm statistics of θ(t) on this batch, which are those that the loss will see."""
         if self._norms:
             for norm in self._norms:
                 norm.train()
-            self._probe.network(x)
+            with statistics_over(context.team, self._probe.network):
+                self._probe.network(x)
             self._probe.network.eval()
 
     def variants(self, model: nn.Module) -> Iterator[nn.Module]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from generalist.core.types import step_context
 from generalist.mixing import MixPlan
-from generalist.objectives import ObjectiveModule, make_objective, networks_needed, perturbed_weights
+from generalist.objectives import make_objective, networks_needed, perturbed_weights
 from generalist.recipes.schema import LearnerSection, Recipe
 from generalist.training.placement import phases
 
@@ -57,11 +57,11 @@ def passes_per_step(section: LearnerSection) -> float:
     with torch.no_grad():
         y = model(x).argmax(1)  # images that are right unattacked, as most are while training
     objective = make_objective(section.objective.name, section.objective.options, networks=networks)
-    if isinstance(objective, ObjectiveModule):
-        objective.attach_(model)
+    objective.attach_(model)
     tally.images = 0
-    loss = objective(model, x, y, context=step_context("cost", ids=torch.arange(PROBE_IMAGES), progress=0.99))
-    with perturbed_weights(model, loss, section.weight_perturbation):
+    context = step_context("cost", ids=torch.arange(PROBE_IMAGES), progress=0.99)
+    loss = objective(model, x, y, context=context)
+    with perturbed_weights(model, loss, section.weight_perturbation, context=context):
         loss().total.backward()
     return tally.images / (2 * PROBE_IMAGES)
 

@@ -106,10 +106,10 @@ class Experiment:
         """What the finished model `name` is chosen from: itself, unless its learner's objective offers others."""
         only = next(iter(self.state.learners)) if len(self.state.learners) == 1 else name
         learner = self.state.learners.get(only if name == "global" else name)
-        if learner is None or learner.carried is None:
+        if learner is None:
             yield model
             return
-        for variant in learner.carried.variants(model):
+        for variant in learner.objective.variants(model):
             if variant is not model:
                 self._recalibrate_(variant, [])
             yield variant
@@ -188,7 +188,7 @@ def build(
 
 def _take_over_(global_model: nn.Module, learners: Sequence[Learner]) -> None:
     """Where an objective gives its learner a start of its own, that is θ⁰ of all."""
-    own = [learner for learner in learners if learner.carried is not None and learner.carried.own_start]
+    own = [learner for learner in learners if learner.objective.own_start]
     for model in (global_model, *(learner.model for learner in learners)) if own else ():
         model.load_state_dict(own[0].model.state_dict())
 
