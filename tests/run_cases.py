@@ -1,0 +1,85 @@
+"""Whole runs made small, and what the tests of runs ask of them."""
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import generalist
+from generalist.recipes.schema import Recipe
+from generalist.report.console import Silent
+from generalist.runs.experiment import Experiment
+from generalist.runs.train import Run
+from generalist.training.guards import Interrupted, Interrupts
+from generalist.training.loop import fit
+from generalist.training.state import TrainState
+
+T_MODELS = ("global", "linf", "natural", "l2")
+"""The models of a run of Generalist-T."""
+
+
+def weights(run: Run | str | Path, name: str = "global") -> dict[str, Tensor]:
+    folder = run.folder if isinstance(run, Run) else Path(run)
+    return load_file(folder / "models" / f"{name}.safetensors")
+
+
+def same(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
+    """Bit for bit."""
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def different_models(a: Run | Path, b: Run | Path, names: Iterable[str] = T_MODELS) -> list[str]:
+    """The models that are not the same bit for bit in two runs."""
+    return [name for name in names if not same(weights(a, name), weights(b, name))]
+
+
+class Quiet:
+    """Events of the training loop: nothing is recorded, nothing is saved."""
+
+    def tick(self, state: TrainState) -> None:
+        pass
+
+    def epoch_ended(self, state: TrainState) -> None:
+        pass
+
+    def save_due(self, state: TrainState) -> bool:
+        return False
+
+
+def fit_quietly(experiment: Experiment, *, events: Quiet | None = None, **changes: Any) -> Experiment:
+    """The library's own training loop without a run folder."""
+    given: dict[str, Any] = {
+        "feed": experiment.feed, "seed": experiment.recipe.seed, "redistribute_": experiment.redistribute_,
+        "events": events or Quiet(), "checkpoints": Path("unused"), "interrupts": Interrupts(), "bad_steps": 3,
+    }  # fmt: skip
+    fit(experiment.state, experiment.plan, **(given | changes))
+    return experiment
+
+
+def stopped_after(recipe: Recipe, out: Path, step: int, *, resume: bool = False) -> None:
+    """Train until `step`, then stop as by a signal."""
+
+    class Stop(Silent):
+        def advance(self, done: int, total: int, *, share: float | None = None) -> None:
+            if done == step - 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        generalist.train(recipe, out=out, resume=resume, reporter=Stop())
+
+
+def wait_for(path: Path, process: Popen[str], seconds: float = 120) -> None:
+    """Until a file of that name or pattern is there; the process must not end before."""
+    deadline = time.monotonic() + seconds
+    while not any(path.parent.glob(path.name)):
+        assert process.poll() is None, process.communicate()[1][-2000:]
+        assert time.monotonic() < deadline, f"no {path}"
+        time.sleep(0.01)
