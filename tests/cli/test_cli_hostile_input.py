@@ -192,7 +192,7 @@ def test_what_does_not_fit_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch
     def large(*args: Any, **options: Any) -> None:
         raise TOO_LARGE[case]
 
-    monkeypatch.setattr("generalist.cli.main.load_recipe", large)
+    monkeypatch.setattr("generalist.cli.recipes.load_recipe", large)
     outcome = cli("recipes", "show", "digits-at")
     assert outcome.code == 1
     (line,) = outcome.errors
@@ -203,7 +203,7 @@ def test_a_bug_of_our_own_is_not_hidden(cli: Cli, monkeypatch: pytest.MonkeyPatc
     def bug(*args: Any, **options: Any) -> None:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
-    monkeypatch.setattr("generalist.cli.main.load_recipe", bug)
+    monkeypatch.setattr("generalist.cli.recipes.load_recipe", bug)
     with pytest.raises(RuntimeError, match="shapes"):
         cli("recipes", "show", "digits-at")
 

@@ -29,7 +29,8 @@ from fuzz_folders import Base, folder_case, make_base
 from fuzz_guard import Failure, stream
 from fuzz_recipes import attack_case, recipe_case, suite_case, training_case
 
-from generalist.cli import main as cli
+from generalist.cli import eval as eval_file
+from generalist.cli import train as train_file
 from generalist.core.errors import UserError
 from generalist.data import DATASETS
 from generalist.report import figures
@@ -59,7 +60,7 @@ def _nothing_long() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _nothing_trained() -> Iterator[None]:
-    before = cli.train, cli.evaluate_suite
+    before = train_file.train, eval_file.evaluate_suite
 
     def train(*args: Any, **options: Any) -> Any:
         raise UserError("not trained here")
@@ -69,11 +70,11 @@ def _nothing_trained() -> Iterator[None]:
             raise UserError("not attacked here")
         return before[1](model, split, suite, **options)
 
-    cli.train, cli.evaluate_suite = train, evaluate
+    train_file.train, eval_file.evaluate_suite = train, evaluate
     try:
         yield
     finally:
-        cli.train, cli.evaluate_suite = before
+        train_file.train, eval_file.evaluate_suite = before
 
 
 def _run(kind: str, index: int, seed: int, base: Base | None, place: Path) -> str:

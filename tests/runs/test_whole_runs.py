@@ -188,7 +188,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint_whole(undisturbed, tmp_path
     before = {path.name: path.read_bytes() for path in (out / "checkpoints").iterdir()}
     size = max(len(content) for content in before.values())
     limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2);"
-    limited += "from generalist.cli import main; main()"
+    limited += "from generalist.cli.main import main; main()"
     arguments = command(out, "--resume")[3:]
     unmeasured = {key: value for key, value in os.environ.items() if not key.startswith("COV")}  # coverage writes files
     start = [sys.executable, "-c", limited, str(size // 2), *arguments]

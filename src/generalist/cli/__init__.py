@@ -1,1 +1,5 @@
-"""The command line."""
+"""The command line: one file per command, which reads arguments, calls the library and prints.
+
+main       every command together, errors and exit codes        options    what several commands take
+train · eval · compare · recipes · doctor                       messages   what goes to standard error
+"""
