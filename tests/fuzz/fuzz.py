@@ -29,12 +29,12 @@ from fuzz_folders import Base, folder_case, make_base
 from fuzz_guard import Failure, stream
 from fuzz_recipes import attack_case, recipe_case, suite_case, training_case
 
-from generalist.cli import eval as eval_file
-from generalist.cli import train as train_file
+from generalist import evaluation
 from generalist.core.errors import UserError
 from generalist.data import DATASETS
 from generalist.report import figures
 from generalist.runs import doctor
+from generalist.runs import train as runs_train
 from generalist.training import journal
 
 Case = Callable[..., str]
@@ -60,7 +60,7 @@ def _nothing_long() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _nothing_trained() -> Iterator[None]:
-    before = train_file.train, eval_file.evaluate_suite
+    before = runs_train.train, evaluation.evaluate_suite
 
     def train(*args: Any, **options: Any) -> Any:
         raise UserError("not trained here")
@@ -70,11 +70,11 @@ def _nothing_trained() -> Iterator[None]:
             raise UserError("not attacked here")
         return before[1](model, split, suite, **options)
 
-    train_file.train, eval_file.evaluate_suite = train, evaluate
+    runs_train.train, evaluation.evaluate_suite = train, evaluate
     try:
         yield
     finally:
-        train_file.train, eval_file.evaluate_suite = before
+        runs_train.train, evaluation.evaluate_suite = before
 
 
 def _run(kind: str, index: int, seed: int, base: Base | None, place: Path) -> str:

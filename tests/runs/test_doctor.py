@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from generalist.runs import doctor
 from generalist.recipes.catalogue import load_recipe
+from generalist.runs import doctor
 from generalist.runs.doctor import estimate, examine
 from generalist.runs.train import train
 

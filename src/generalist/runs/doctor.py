@@ -12,16 +12,16 @@ from typing import Any
 import torch
 
 from generalist.attacks import frozen
-from generalist.runs.experiment import (Experiment, build)
 from generalist.core.errors import UserError
-from generalist.recipes.cost import cost_in_at
-from generalist.data import (DATASETS, SOURCES, ArraySplit, MissingData, load_dataset, sequential_batches)
+from generalist.data import DATASETS, SOURCES, ArraySplit, MissingData, load_dataset, sequential_batches
 from generalist.data.locate import data_root
 from generalist.evaluation import evaluate_split
+from generalist.recipes.cost import cost_in_at
 from generalist.recipes.schema import Recipe
+from generalist.runs.experiment import Experiment, build
 from generalist.runs.train import placed
 from generalist.training.placement import speed_up
-from generalist.training.precision import (pick_device, pick_precision)
+from generalist.training.precision import pick_device, pick_precision
 
 PROBE_SECONDS = 5.0
 OWN_FILES = ("folder", "npz")
