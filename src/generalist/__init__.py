@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from generalist.mixing import Mix, MixPlan
     from generalist.models import MODELS, build_model, load_model, load_weights, save_model
     from generalist.objectives import OBJECTIVES
-    from generalist.recipes.catalogue import load_recipe, recipe_names
+    from generalist.recipes.catalogue import load_recipe
     from generalist.recipes.schema import Recipe
+    from generalist.recipes.shipped import recipe_names
     from generalist.runs.compare import compare
     from generalist.runs.evaluate import evaluate
     from generalist.runs.folder import Run, load
@@ -66,7 +67,7 @@ __all__ = [
 _HOMES = {
     "runs.evaluate": ("evaluate",),
     "runs.folder": ("Run", "load"),
-    "recipes.catalogue": ("load_recipe", "recipe_names"),
+    "recipes.catalogue": ("load_recipe",),
     "runs.compare": ("compare",),
     "core.errors": ("RunError", "UserError"),
     "core.threat": ("Threat",),
@@ -78,6 +79,7 @@ _HOMES = {
     "models": ("MODELS", "build_model", "load_model", "load_weights", "save_model"),
     "objectives": ("OBJECTIVES",),
     "recipes.schema": ("Recipe",),
+    "recipes.shipped": ("recipe_names",),
     "runs.train": ("train",),
 }
 """Where the public names are. They are imported when they are first used: torch takes seconds, and the command has to

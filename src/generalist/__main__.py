@@ -1,21 +1,14 @@
-"""Where the command starts. An interrupt must end it quietly from here on, also while torch is imported (seconds)."""
+"""Where the command starts. An interrupt ends it quietly from here on."""
 
-import os
-import signal
 import sys
-from types import FrameType
 
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    os._exit(128 + number)  # not by an exception: a half-imported extension turns one into another
+from generalist.cli.importing import importing
 
 
 def main() -> None:
     """`generalist …`."""
-    before = signal.signal(signal.SIGINT, _leave)
-    from generalist.cli.main import main as command
-
-    signal.signal(signal.SIGINT, before)
+    with importing():
+        from generalist.cli.main import main as command
     try:
         command()
     except KeyboardInterrupt:  # before the command line's own handling of it, or after

@@ -16,8 +16,9 @@ import yaml
 from cli_cases import SMALL, TINY, Cli
 
 import generalist
-from generalist.recipes.catalogue import load_recipe, recipe_names, recipe_parts
+from generalist.recipes.catalogue import load_recipe
 from generalist.recipes.schema import parse_recipe
+from generalist.recipes.shipped import recipe_names, recipe_parts
 from generalist.runs import doctor
 from generalist.runs.folder import Run
 

@@ -14,7 +14,7 @@ from cli_cases import Cli, Outcome
 from generalist.core.errors import UserError
 from generalist.recipes.catalogue import load_recipe
 from generalist.recipes.schema import parse_recipe
-from generalist.runs.folder import Run
+from generalist.runs.train import Run
 
 NESTED = "[" * 3000 + "]" * 3000
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
@@ -192,7 +192,7 @@ def test_what_does_not_fit_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch
     def large(*args: Any, **options: Any) -> None:
         raise TOO_LARGE[case]
 
-    monkeypatch.setattr("generalist.cli.recipes.load_recipe", large)
+    monkeypatch.setattr("generalist.recipes.catalogue.load_recipe", large)
     outcome = cli("recipes", "show", "digits-at")
     assert outcome.code == 1
     (line,) = outcome.errors
@@ -203,7 +203,7 @@ def test_a_bug_of_our_own_is_not_hidden(cli: Cli, monkeypatch: pytest.MonkeyPatc
     def bug(*args: Any, **options: Any) -> None:
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
-    monkeypatch.setattr("generalist.cli.recipes.load_recipe", bug)
+    monkeypatch.setattr("generalist.recipes.catalogue.load_recipe", bug)
     with pytest.raises(RuntimeError, match="shapes"):
         cli("recipes", "show", "digits-at")
 
@@ -244,13 +244,18 @@ def test_files_are_utf_8_and_everything_is_printed_whatever_the_locale(tmp_path:
 STOPPED = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(20)\n"
 
 
-@pytest.mark.parametrize("module", ["torch", "typer", "yaml"])
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [("typer", ["recipes"]), ("yaml", ["recipes"]), ("torch", ["recipes", "show", "digits-at"]), ("torch", ["doctor"])],
+)
 @pytest.mark.parametrize("command", [["-m", "generalist"], ["-c", "from generalist.__main__ import main; main()"]])
-def test_an_interrupt_while_starting_leaves_quietly(tmp_path: Path, module: str, command: list[str]) -> None:
+def test_an_interrupt_while_starting_leaves_quietly(
+    tmp_path: Path, module: str, arguments: list[str], command: list[str]
+) -> None:
     """A stand-in for a package that takes long to import gets the interrupt that a user would send."""
     (tmp_path / f"{module}.py").write_text(STOPPED)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, *command, "recipes"], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+        [sys.executable, *command, *arguments], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
     )
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGINT, "", "")

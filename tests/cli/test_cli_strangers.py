@@ -14,7 +14,6 @@ from PIL import Image
 
 import generalist
 import strangers
-from generalist.cli import eval as eval_file
 from generalist.report.console import Lines
 from generalist.runs.folder import Run
 
@@ -250,7 +249,7 @@ def test_an_interrupted_evaluation_promises_what_it_keeps(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(eval_file, "evaluate_target", interrupted)
+    monkeypatch.setattr("generalist.runs.evaluate.evaluate_suite", interrupted)
     outcome = cli("eval", "--model", "strangers:Plain", "--data", test_only, *LINF, "--suite", fast, *more)
     assert outcome.code == 130
     assert said in outcome.err

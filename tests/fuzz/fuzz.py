@@ -29,13 +29,11 @@ from fuzz_folders import Base, folder_case, make_base
 from fuzz_guard import Failure, stream
 from fuzz_recipes import attack_case, recipe_case, suite_case, training_case
 
-from generalist.cli import eval as eval_file
-from generalist.cli import train as train_file
 from generalist.core.errors import UserError
 from generalist.data import DATASETS
 from generalist.report import figures
 from generalist.runs import doctor
-from generalist.training import journal
+from generalist.runs import train as runs_train
 
 Case = Callable[..., str]
 SHARES = {"recipe": 0.74, "suite": 0.1, "command": 0.15, "training": 0.005, "attack": 0.005}
@@ -47,20 +45,20 @@ MEMORY = 12 * 2**30
 def _nothing_long() -> Iterator[None]:
     """What takes long and is not looked at here: data read anew, figures, TensorBoard, probes, whole attacks."""
     entries = DATASETS._entries
-    before = entries["digits"], figures.draw_run, journal._board, doctor.PROBE_SECONDS
+    before = entries["digits"], figures.draw_run, recorder.open_trackers, doctor.PROBE_SECONDS
     entries["digits"] = functools.cache(before[0])
     figures.draw_run = lambda *args, **options: None  # type: ignore[assignment]
-    journal._board = lambda *args: None
+    recorder.open_trackers = lambda *args, **options: []
     doctor.PROBE_SECONDS = 0.01
     try:
         yield
     finally:
-        entries["digits"], figures.draw_run, journal._board, doctor.PROBE_SECONDS = before
+        entries["digits"], figures.draw_run, recorder.open_trackers, doctor.PROBE_SECONDS = before
 
 
 @contextlib.contextmanager
 def _nothing_trained() -> Iterator[None]:
-    before = train_file.train, eval_file.evaluate_suite
+    before = runs_train.train, runs_evaluate.evaluate_suite
 
     def train(*args: Any, **options: Any) -> Any:
         raise UserError("not trained here")
@@ -70,11 +68,11 @@ def _nothing_trained() -> Iterator[None]:
             raise UserError("not attacked here")
         return before[1](model, split, suite, **options)
 
-    train_file.train, eval_file.evaluate_suite = train, evaluate
+    runs_train.train, runs_evaluate.evaluate_suite = train, evaluate
     try:
         yield
     finally:
-        train_file.train, eval_file.evaluate_suite = before
+        runs_train.train, runs_evaluate.evaluate_suite = before
 
 
 def _run(kind: str, index: int, seed: int, base: Base | None, place: Path) -> str:

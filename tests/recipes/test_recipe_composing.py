@@ -9,8 +9,9 @@ import yaml
 
 from generalist.core.errors import UserError
 from generalist.mixing import REST, Share
-from generalist.recipes.catalogue import load_recipe, merge, recipe_names
+from generalist.recipes.catalogue import load_recipe
 from generalist.recipes.schema import Recipe, first_difference, settings_between
+from generalist.recipes.shipped import merge, recipe_names
 
 Load = Callable[..., Recipe]
 

@@ -7,9 +7,10 @@ import pytest
 import yaml
 
 from generalist.core.schedules import SCHEDULES
-from generalist.recipes.catalogue import load_recipe, recipe_names
+from generalist.recipes.catalogue import load_recipe
 from generalist.recipes.cost import cost_in_at
 from generalist.recipes.schema import LearnerSection, parse_recipe
+from generalist.recipes.shipped import recipe_names
 from generalist.runs.experiment import build_plan
 
 SETTINGS = (

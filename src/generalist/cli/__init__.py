@@ -2,4 +2,5 @@
 
 main       every command together, errors and exit codes        options    what several commands take
 train · eval · compare · recipes · doctor                       messages   what goes to standard error
+importing  interrupts while torch is imported, which happens only inside a command that needs it
 """

@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
+from generalist.cli.importing import importing
 from generalist.cli.options import read_path, written_file
 from generalist.core.errors import UserError, shown
 from generalist.core.files import write_atomically, write_json
-from generalist.report import layouts
-from generalist.runs.compare import compare
 
 
 def compare_command(
@@ -40,6 +39,10 @@ def compare_command(
     ] = None,
 ) -> None:
     """Put evaluated runs side by side; nothing is trained or attacked again."""
+    with importing():
+        from generalist.report import layouts
+        from generalist.runs.compare import compare
+
     if scatter_file is not None and scatter_file.suffix.lower() != ".png":
         raise UserError(f"--scatter writes a .png file, got {shown(str(scatter_file))}")
     found = compare(runs, suite=suite, paper=paper)

@@ -5,10 +5,8 @@ from typing import Annotated
 
 import typer
 
+from generalist.cli.importing import importing
 from generalist.cli.options import Download, Json, Method, Root, Set, with_root
-from generalist.recipes.catalogue import load_recipe
-from generalist.report import tables
-from generalist.runs.doctor import estimate, examine
 
 
 def doctor_command(
@@ -22,6 +20,11 @@ def doctor_command(
     as_json: Json = False,
 ) -> None:
     """Device, number formats, threads, data found, and a five-second probe of what a recipe would cost."""
+    with importing():
+        from generalist.recipes.catalogue import load_recipe
+        from generalist.report import tables
+        from generalist.runs.doctor import estimate, examine
+
     loaded = with_root(load_recipe(recipe, set_ or [], method=method), root)
     probe = estimate(loaded, download=download)  # before the data of other recipes counts as memory
     facts = examine(root)

@@ -2,22 +2,21 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from generalist.cli.importing import importing
 from generalist.cli.messages import complain
 from generalist.cli.options import MOST_IMAGES, Download, Quiet, Root, read_data, read_path, written_file
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import sealed, write_json
-from generalist.core.threat import Threat
-from generalist.distributed.ranks import is_main
-from generalist.evaluation import SUITE_NAMES, Suite, SuiteResult, load_suite, save_attacked
-from generalist.report import tables
-from generalist.report.console import Reporter, make_reporter
-from generalist.runs.evaluate import Unrecorded, evaluate_target
-from generalist.runs.folder import RunPaths
-from generalist.runs.targets import Target, foreign_target, run_targets, saved_target
+from generalist.core.names import SUITE_NAMES
+
+if TYPE_CHECKING:
+    from generalist.evaluation import Suite, SuiteResult
+    from generalist.report.console import Reporter
+    from generalist.runs.targets import Target
 
 
 def eval_command(
@@ -73,6 +72,16 @@ def eval_command(
     quiet: Quiet = False,
 ) -> None:
     """Attack a model: a run's, a saved one, or anybody's."""
+    with importing():
+        from generalist.core.threat import Threat
+        from generalist.distributed.ranks import is_main
+        from generalist.evaluation import load_suite, save_attacked
+        from generalist.report import tables
+        from generalist.report.console import make_reporter
+        from generalist.runs.evaluate import Unrecorded
+        from generalist.runs.folder import RunPaths
+        from generalist.runs.targets import foreign_target, run_targets, saved_target
+
     threats = [Threat.parse(text) for text in threat or []]
     chosen = load_suite(suite)
     reporter = make_reporter(quiet=quiet or json_file == "-" or not is_main())
@@ -131,8 +140,10 @@ def eval_command(
 
 
 def _attack(
-    target: Target, suite: Suite, n: int | None, batch_size: int, seed: int, keep: bool, reporter: Reporter
-) -> SuiteResult:
+    target: "Target", suite: "Suite", n: int | None, batch_size: int, seed: int, keep: bool, reporter: "Reporter"
+) -> "SuiteResult":
+    from generalist.runs.evaluate import evaluate_target
+
     try:
         return evaluate_target(
             target, suite, images=n, batch_size=batch_size, seed=seed, keep_images=keep, reporter=reporter

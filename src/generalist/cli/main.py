@@ -5,6 +5,7 @@ import os
 import sys
 import traceback
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,11 +14,12 @@ import typer
 from generalist.cli.compare import compare_command
 from generalist.cli.doctor import doctor_command
 from generalist.cli.eval import eval_command
+from generalist.cli.importing import importing
 from generalist.cli.messages import complain
 from generalist.cli.recipes import recipes_app
 from generalist.cli.train import train_command
 from generalist.core.errors import RunError, UserError, one_line
-from generalist.distributed.ranks import is_main, joined_ranks, launched_processes
+from generalist.distributed.launch import is_main_process, launched_processes
 from generalist.version import __version__
 
 UsageError: Any = typer.BadParameter.__base__
@@ -89,13 +91,22 @@ def _print_anything() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def _joined() -> AbstractContextManager[None]:
+    """The process group, where torchrun started several processes; torch is not imported for one."""
+    if launched_processes() == 1:
+        return nullcontext()
+    with importing():
+        from generalist.distributed.ranks import joined_ranks
+    return joined_ranks()
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
     warnings.showwarning = _warn  # type: ignore[assignment]
     _print_anything()
     try:
-        with joined_ranks():
-            if not is_main():
+        with _joined():
+            if not is_main_process():
                 sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
             code = app(_json_to_stdout(sys.argv[1:]), prog_name="generalist", standalone_mode=False)
     except (UserError, UsageError) as error:

@@ -1,13 +1,15 @@
 """The options that several commands have, and the checks of paths that a user gave."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from generalist.core.errors import UserError, shown
 from generalist.core.files import user_path
-from generalist.recipes.schema import Recipe
+
+if TYPE_CHECKING:
+    from generalist.recipes.schema import Recipe
 
 
 def read_path(given: Any) -> Any:
@@ -58,7 +60,8 @@ Method = Annotated[
 ]
 
 
-def with_root(recipe: Recipe, root: Path | None) -> Recipe:
+def with_root(recipe: "Recipe", root: Path | None) -> "Recipe":
+    """The recipe with its data below `root`, where one was given."""
     if root is None:
         return recipe
     found_anywhere = str(user_path(root).resolve())

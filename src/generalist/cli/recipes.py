@@ -4,9 +4,9 @@ import json
 
 import typer
 
+from generalist.cli.importing import importing
 from generalist.cli.options import Json, Method, RecipeName, Set
-from generalist.recipes.catalogue import load_recipe, recipe_names, recipe_parts
-from generalist.report import tables
+from generalist.recipes.shipped import recipe_names, recipe_parts
 
 recipes_app = typer.Typer(help="The shipped recipes: listed, or one shown in full.", invoke_without_command=True)
 
@@ -18,6 +18,8 @@ def recipes_command(context: typer.Context, as_json: Json = False) -> None:
         if as_json:
             print(json.dumps(recipe_names()))
         else:
+            from generalist.report import tables
+
             settings, methods = recipe_parts()
             tables.show(tables.parts_table("setting", settings))
             tables.show(tables.parts_table("method", methods))
@@ -27,5 +29,8 @@ def recipes_command(context: typer.Context, as_json: Json = False) -> None:
 @recipes_app.command("show")
 def recipes_show(recipe: RecipeName, set_: Set = None, method: Method = None, as_json: Json = False) -> None:
     """Print a recipe with everything resolved."""
+    with importing():
+        from generalist.recipes.catalogue import load_recipe
+
     loaded = load_recipe(recipe, set_ or [], method=method)
     print(json.dumps(loaded.plain()) if as_json else loaded.to_yaml().rstrip())

@@ -3,23 +3,17 @@
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from generalist.cli.importing import importing
 from generalist.cli.messages import complain
 from generalist.cli.options import Download, Json, Method, Quiet, RecipeName, Root, Set, with_root, written
 from generalist.core.errors import UserError
-from generalist.distributed import ranks
-from generalist.distributed.ranks import is_main
-from generalist.recipes.catalogue import load_recipe
-from generalist.recipes.schema import Recipe
-from generalist.report import tables
-from generalist.report.console import make_reporter
-from generalist.runs.doctor import outline
-from generalist.runs.experiment import build
-from generalist.runs.train import train
-from generalist.training.guards import Interrupted
+
+if TYPE_CHECKING:
+    from generalist.recipes.schema import Recipe
 
 
 def train_command(
@@ -41,6 +35,14 @@ def train_command(
     as_json: Json = False,
 ) -> None:
     """Train a recipe into a run folder."""
+    with importing():
+        from generalist.distributed import ranks
+        from generalist.recipes.catalogue import load_recipe
+        from generalist.report import tables
+        from generalist.report.console import make_reporter
+        from generalist.runs.train import train
+        from generalist.training.guards import Interrupted
+
     loaded = with_root(load_recipe(recipe, set_ or [], method=method), root)
     if dry_run:
         _show_plan(loaded, download=download, as_json=as_json, processes=processes or ranks.world())
@@ -48,7 +50,7 @@ def train_command(
     if processes is not None:
         raise UserError("--ranks goes with --dry-run; to train with several start them with torchrun")
     folder = out or Path("runs") / loaded.name
-    reporter = make_reporter(quiet=quiet or as_json or not is_main())
+    reporter = make_reporter(quiet=quiet or as_json or not ranks.is_main())
     try:
         run = train(loaded, out=folder, resume=resume, download=download, reporter=reporter)
     except Interrupted as stopped:
@@ -66,7 +68,11 @@ def train_command(
         print(f"run folder: {run.folder}\nattack the test split with: {again}")
 
 
-def _show_plan(recipe: Recipe, *, download: bool, as_json: bool, processes: int) -> None:
+def _show_plan(recipe: "Recipe", *, download: bool, as_json: bool, processes: int) -> None:
+    from generalist.report import tables
+    from generalist.runs.doctor import outline
+    from generalist.runs.experiment import build
+
     facts = outline(build(recipe, download=download), ranks=processes)
     if as_json:
         print(json.dumps(facts))

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from generalist.core.errors import RunError, UserError
+from generalist.distributed.launch import launched_processes, local_rank
 from generalist.distributed.rendezvous import fresh_store
 
 T = TypeVar("T")
@@ -43,15 +44,6 @@ def world() -> int:
 def is_main() -> bool:
     """Whether this process is the one that writes and speaks."""
     return rank() == 0
-
-
-def launched_processes() -> int:
-    """How many processes torchrun started, joined yet or not."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def local_rank() -> int:
-    return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def restarted() -> bool:

@@ -7,13 +7,14 @@ records     on disk, read back only if their figures check      identity   which
 probe       what a model takes and gives, before attacks
 """
 
-from generalist.evaluation.accuracy import MEAN, UNION, Evaluation, evaluate_split, percent
+from generalist.core.names import MEAN, SUITE_NAMES, UNION
+from generalist.evaluation.accuracy import Evaluation, evaluate_split, percent
 from generalist.evaluation.attacked import SuiteResult, evaluate_suite, save_attacked
 from generalist.evaluation.identity import model_hash, verdict_key
 from generalist.evaluation.records import read_record
 from generalist.evaluation.red_flags import Flag, examine_model, no_weights
 from generalist.evaluation.standing import Ended, Standing
-from generalist.evaluation.suite import SUITE_NAMES, Stage, Suite, load_suite
+from generalist.evaluation.suite import Stage, Suite, load_suite
 from generalist.evaluation.verdicts import Verdicts
 
 __all__ = [

@@ -19,9 +19,6 @@ from generalist.distributed import ranks
 Progress = Callable[[int, int], None]
 """(images done, images in all)"""
 
-MEAN, UNION = "mean over norms", "true union"
-"""What sums up several threats is called: the mean of the figures; the share of images robust to all of them."""
-
 
 @dataclass(frozen=True)
 class Evaluation:

@@ -18,10 +18,11 @@ from generalist.attacks import ATTACKS, counted_passes, stage_streams
 from generalist.attacks.view import filled, judged
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import write_atomically
+from generalist.core.names import MEAN, UNION
 from generalist.core.threat import Threat
 from generalist.data import Split, sequential_batches
 from generalist.distributed import ranks
-from generalist.evaluation.accuracy import MEAN, UNION, interval, percent
+from generalist.evaluation.accuracy import interval, percent
 from generalist.evaluation.identity import model_hash, verdict_key
 from generalist.evaluation.probe import IMAGES as PROBE_IMAGES
 from generalist.evaluation.probe import probe

@@ -10,7 +10,8 @@ from torch import Tensor
 from generalist.attacks import STANDARD
 from generalist.core.errors import UserError
 from generalist.core.files import read_json, seal_holds
-from generalist.evaluation.accuracy import MEAN, UNION, percent
+from generalist.core.names import MEAN, UNION
+from generalist.evaluation.accuracy import percent
 
 FORMER_ROWS = {"mean union": MEAN}
 """What rows of older records are called now."""

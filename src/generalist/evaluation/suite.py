@@ -8,6 +8,7 @@ from typing import Any
 from generalist.attacks import ATTACKS, STANDARD
 from generalist.core.errors import UserError, shown, unknown
 from generalist.core.files import LONGEST_NAME, file_name, read_text, user_path
+from generalist.core.names import SUITE_NAMES
 from generalist.core.yaml_text import parse_yaml
 
 
@@ -65,16 +66,16 @@ def _shipped() -> dict[str, Suite]:
         *_standard()[1:],
     )
     alone = {stage.label: (stage.label,) for stage in paper}
-    return {
-        "pgd20": Suite("pgd20", (pgd20,), {"PGD20": ("PGD20",)}),
-        "quick": Suite("quick", (ce, targeted), {"quick": ("APGD_ce", "APGD_t")}),
-        "autoattack": Suite("autoattack", _standard(), {"AA": AA}),
-        "paper": Suite("paper", paper, {**alone, "AA": AA}, cascade=False),
-    }
+    suites = (
+        Suite("pgd20", (pgd20,), {"PGD20": ("PGD20",)}),
+        Suite("quick", (ce, targeted), {"quick": ("APGD_ce", "APGD_t")}),
+        Suite("paper", paper, {**alone, "AA": AA}, cascade=False),
+        Suite("autoattack", _standard(), {"AA": AA}),
+    )
+    return dict(zip(SUITE_NAMES, suites, strict=True))
 
 
 MOST_ATTACKS = 100
-SUITE_NAMES = ("pgd20", "quick", "autoattack", "paper")
 
 
 def load_suite(name_or_path: str | Path) -> Suite:

@@ -2,20 +2,25 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 from generalist.core.errors import LONGEST_VALUE, UserError, cut, shown, unknown
-from generalist.core.files import read_text, user_path
+from generalist.core.files import user_path
 from generalist.core.threat import Threat, parse_fraction
 from generalist.core.yaml_text import DEEPEST, parse_yaml
-from generalist.objectives import OBJECTIVES
 from generalist.recipes.schema import Recipe, parse_recipe
-
-Raw = dict[str, Any]
+from generalist.recipes.shipped import (
+    Raw,
+    compose,
+    fits,
+    merge,
+    part_names,
+    read_yaml,
+    recipe_names,
+    shipped_part,
+    split_name,
+)
 
 
 def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, method: str | None = None) -> Recipe:
@@ -35,72 +40,15 @@ def _names_component(override: str) -> bool:
     return override.partition("=")[0].strip().endswith(".name")
 
 
-@cache
-def recipe_names() -> dict[str, str]:
-    """Every shipped name with its description."""
-    names = {}
-    for setting in _files("settings"):
-        for method in _files("methods"):
-            if _fits(setting, method):
-                names[f"{setting}-{method}"] = _compose(setting, method)["description"]
-    return names
-
-
-def recipe_parts() -> tuple[dict[str, str], dict[str, str]]:
-    """Settings and methods with their descriptions; a method that some settings lack says where it is offered."""
-    settings = {setting: str(_shipped("settings", setting)["description"]) for setting in _files("settings")}
-    methods = {}
-    for method in _files("methods"):
-        offered = [setting for setting in settings if _fits(setting, method)]
-        where = "" if len(offered) == len(settings) else f" (in {', '.join(offered)})"
-        methods[method] = f"{_shipped('methods', method)['description']}{where}"
-    return settings, methods
-
-
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Raw:
-    """`over` wins, mapping by mapping; null deletes; a component of another name replaces the old one.
-
-    Of an objective, its attack is kept.
-    """
-    result = dict(base)
-    for key, value in over.items():
-        old = result.get(key)
-        if value is None:
-            result.pop(key, None)
-        elif isinstance(old, Mapping) and isinstance(value, Mapping):
-            result[key] = {**_kept(old, value), **value} if _another(old, value) else merge(old, value)
-        else:
-            result[key] = value
-    return result
-
-
-def _another(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether a component is renamed, or a gamma of breakpoints becomes a share or the other way round."""
-    renamed = "name" in new and "name" in old and new["name"] != old["name"]
-    return renamed or ("share" in old and "at" in new) or ("at" in old and "share" in new)
-
-
-ATTACK_FIELDS = ("threat", "threats", "steps", "step_size")
-
-
-def _kept(old: Mapping[str, Any], new: Mapping[str, Any]) -> Raw:
-    """An objective of another name keeps the attack of the old one, as far as it has such fields."""
-    name = str(new.get("name", ""))
-    if name not in OBJECTIVES.names() or str(old.get("name", "")) not in OBJECTIVES.names():
-        return {}
-    fields = OBJECTIVES.schema(name).model_fields
-    return {field: old[field] for field in ATTACK_FIELDS if field in old and field in fields}
-
-
 def _resolve(name: str, *, here: Path, trail: tuple[Path, ...], method: str | None) -> Raw:
-    if name in _files("settings"):
-        return _compose(name, _method_for(name, method, trail))
+    if name in part_names("settings"):
+        return compose(name, _method_for(name, method, trail))
     if name in recipe_names():
         if method is not None:
             raise UserError(
                 f"{shown(name)} has its method already; --method goes with a setting, or a file that extends one"
             )
-        return _compose(*_split(name))
+        return compose(*split_name(name))
     path = user_path(here / user_path(name)).resolve()
     if path in trail:
         raise UserError(f"recipes extend each other in a circle: {' → '.join(map(str, (*trail, path)))}")
@@ -119,12 +67,12 @@ def _resolve(name: str, *, here: Path, trail: tuple[Path, ...], method: str | No
     own = raw.get("description") or f"{path.name}, extends {base}"
     if method is not None and not trail:
         raw["name"] = f"{raw['name']}-{method}"
-        own = f"{_shipped('methods', method)['description']}: {own}"
+        own = f"{shipped_part('methods', method)['description']}: {own}"
     return merge(whole, raw | {"description": own})
 
 
 def _method_for(setting: str, method: str | None, trail: tuple[Path, ...]) -> str:
-    offered = [name for name in _files("methods") if _fits(setting, name)]
+    offered = [name for name in part_names("methods") if fits(setting, name)]
     if method is None:
         what = f"{trail[-1]} extends the setting {setting!r}" if trail else f"{setting!r} is a setting"
         raise UserError(f"{what}, which needs a method: add --method, one of {', '.join(offered)}")
@@ -175,51 +123,6 @@ def _no_recipe(name: str, path: Path, trail: tuple[Path, ...]) -> UserError:
     return UserError(
         f"unknown recipe {shown(name)}{by}; `generalist recipes` lists the shipped ones, or give a .yaml file"
     )
-
-
-def read_yaml(path: Path | Traversable) -> Raw:
-    text = read_text(path) if isinstance(path, Path) else path.read_text(encoding="utf-8")
-    raw = parse_yaml(text, str(path))
-    if not isinstance(raw, dict):
-        raise UserError(f"{path} must hold a mapping of recipe fields, got {type(raw).__name__}")
-    return raw
-
-
-def _files(kind: str) -> list[str]:
-    folder = resources.files("generalist.recipes") / kind
-    return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
-
-
-@cache
-def _shipped(kind: str, name: str) -> Raw:
-    raw = read_yaml(resources.files("generalist.recipes") / kind / f"{name}.yaml")
-    base = raw.pop("extends", None)
-    return merge(_shipped(kind, base), raw) if base else raw
-
-
-def _split(name: str) -> tuple[str, str]:
-    return next(
-        (setting, name.removeprefix(f"{setting}-"))
-        for setting in _files("settings")
-        if name.startswith(f"{setting}-") and name.removeprefix(f"{setting}-") in _files("methods")
-    )
-
-
-def _fits(setting: str, method: str) -> bool:
-    """A method is offered where the setting has the tasks that its learners take their fields from."""
-    raw = _shipped("methods", method)
-    tasks = {(learner or {}).get("task", name) for name, learner in raw["learners"].items()}
-    return setting in raw.get("only", [setting]) and tasks <= set(_shipped("settings", setting)["tasks"])
-
-
-def _compose(setting: str, method: str) -> Raw:
-    """Setting and method, and what the method's authors do otherwise in such a setting (`in`)."""
-    setting_raw, method_raw = _shipped("settings", setting), _shipped("methods", method)
-    raw = merge(setting_raw, {key: value for key, value in method_raw.items() if key not in ("only", "in")})
-    raw = merge(raw, method_raw.get("in", {}).get(setting, {}))
-    needs = {need: f"{setting}-{other}" for need, other in raw.get("needs", {}).items()}
-    description = f"{method_raw['description']}: {setting_raw['description']}"
-    return raw | {"name": f"{setting}-{method}", "description": description} | ({"needs": needs} if needs else {})
 
 
 def _fill_from_tasks(raw: Raw) -> Raw:

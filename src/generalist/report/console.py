@@ -4,13 +4,14 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from generalist.evaluation import Standing
+if TYPE_CHECKING:
+    from generalist.evaluation import Standing
 
 
 class Reporter(Protocol):
@@ -19,7 +20,7 @@ class Reporter(Protocol):
     def say(self, text: str) -> None: ...
     def bar(self, title: str, done: int, total: int, *, share: float | None = None) -> Any: ...
     def advance(self, done: float, total: int, *, share: float | None = None) -> None: ...
-    def stage(self, standing: Standing) -> None: ...
+    def stage(self, standing: "Standing") -> None: ...
     def epoch(self, epoch: int, epochs: int, text: str) -> None: ...
     def validation(self, epoch: int, models: Mapping[str, Mapping[str, Any]]) -> None: ...
 
@@ -37,7 +38,7 @@ class Silent:
     def advance(self, done: float, total: int, *, share: float | None = None) -> None:
         pass
 
-    def stage(self, standing: Standing) -> None:
+    def stage(self, standing: "Standing") -> None:
         pass
 
     def epoch(self, epoch: int, epochs: int, text: str) -> None:
@@ -91,7 +92,7 @@ class Lines(Silent):
         if left is not None and self._due(left):
             self.say(f"{self._title}: {int(done)}/{total}, {duration(left)} left{self._note}")
 
-    def stage(self, standing: Standing) -> None:
+    def stage(self, standing: "Standing") -> None:
         if standing.ended or self._due(standing.seconds_left):
             self.say(f"{self._title}: {stage_line(standing)}")
 
@@ -139,7 +140,7 @@ class Terminal:
             left = _about(self._watch.left(_share(done, total, share)))
             self._progress.update(self._task, completed=done, total=total, left=left)
 
-    def stage(self, standing: Standing) -> None:
+    def stage(self, standing: "Standing") -> None:
         if standing.ended:
             self._print(f"[cyan]{escape(self._title)}[/]  {escape(stage_line(standing))}")
         if self._progress:
@@ -162,7 +163,7 @@ def describe(scores: Mapping[str, Any]) -> str:
     return f"natural {scores['natural']:.1f}  {robust}".strip()
 
 
-def stage_line(standing: Standing) -> str:
+def stage_line(standing: "Standing") -> str:
     """linf:8/255 2/8 APGD_t: 41.2 % robust, 412 images left, 12s; about 3m20s left"""
     ended, left = standing.ended, _about(standing.seconds_left)
     if ended is None:
@@ -175,7 +176,7 @@ def stage_line(standing: Standing) -> str:
     return f"{_place(standing)}: {ended.robust:.1f} % robust{images}, {duration(ended.seconds)}{more}"
 
 
-def _place(standing: Standing) -> str:
+def _place(standing: "Standing") -> str:
     return f"{standing.threat} {standing.number}/{standing.stages} {standing.stage}".strip()
 
 

@@ -7,7 +7,7 @@ from functools import cache
 from importlib import resources
 
 from generalist.core.errors import unknown
-from generalist.evaluation import MEAN
+from generalist.core.names import MEAN
 
 Metrics = Mapping[str, float]
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from generalist.evaluation import MEAN, UNION
+from generalist.core.names import MEAN, UNION
 from generalist.report.console import duration
 
 MISSING = float("-inf")

@@ -13,8 +13,6 @@ from generalist.report.comparison import Comparison, Entry, distinct_names, make
 from generalist.report.paper import method_of, network_of, paper_table
 from generalist.runs.folder import Run
 
-STRONGEST_FIRST = ("autoattack", "paper", "quick", "pgd20")
-
 
 def compare(runs: Sequence[str | Path], *, suite: str | None = None, paper: str | None = None) -> Comparison:
     """The global models of several runs, by the records that `generalist eval` left in their folders.
@@ -66,10 +64,10 @@ def _suite_name(given: str, runs: Sequence[Run]) -> str:
 def _strongest(runs: Sequence[Run]) -> str:
     """Of all runs; if they have none in common, the strongest that any has, so that it is asked of the others."""
     for enough in (all, any):
-        for suite in STRONGEST_FIRST:
+        for suite in reversed(SUITE_NAMES):
             if enough(_record_file(run, suite).is_file() for run in runs):
                 return suite
-    return "pgd20"
+    return SUITE_NAMES[0]
 
 
 def _check_recorded(runs: Sequence[Run], suite: str) -> None:

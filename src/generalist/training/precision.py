@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from generalist.core.errors import UserError
-from generalist.distributed.ranks import launched_processes, local_rank
+from generalist.distributed.launch import launched_processes, local_rank
 
 Precision = Literal["auto", "float32", "bf16", "fp16"]
 _WITHOUT_BF16 = ("SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI")

@@ -1,0 +1,7 @@
+"""Names that evaluations, tables and the command line share; known before torch is imported."""
+
+MEAN, UNION = "mean over norms", "true union"
+"""What sums up several threats is called: the mean of the figures; the share of images robust to all of them."""
+
+SUITE_NAMES = ("pgd20", "quick", "paper", "autoattack")
+"""The shipped suites, the strongest last."""
