@@ -32,7 +32,8 @@ from fuzz_recipes import attack_case, recipe_case, suite_case, training_case
 from generalist.core.errors import UserError
 from generalist.data import DATASETS
 from generalist.report import figures
-from generalist.runs import doctor
+from generalist.runs import doctor, recorder
+from generalist.runs import evaluate as runs_evaluate
 from generalist.runs import train as runs_train
 
 Case = Callable[..., str]

@@ -19,7 +19,7 @@ SMALL = {
     "training.epochs": 2,
     "data.limit": 120,
     "model.width": 4,
-    "validation": {"images": 20, "steps": 2, "threats": ["linf:1/10", "l2:1/2"]},
+    "validation": {"images": 20, "steps": 2, "every_epochs": 1, "threats": ["linf:1/10", "l2:1/2"]},
 }
 COSTS = {"date", "wall_seconds", "cpu_seconds", "costs", "digest"}
 

@@ -72,7 +72,7 @@ def run_target(
 
 
 def _run_target(run: Run, name: str, split: Split, threats: Sequence[Threat], *, title: str) -> Target:
-    recipe = run.recipe
+    recipe, model = run.recipe, load(run.folder, name)
     about = {
         "data": recipe.data.name,
         "split": "test",
@@ -82,7 +82,7 @@ def _run_target(run: Run, name: str, split: Split, threats: Sequence[Threat], *,
     device = pick_device(recipe.training.device)
     return Target(
         title,
-        load(run.folder, name).to(device),
+        model.to(device),
         split,
         threats or recipe.validation.threats,
         run.evaluations,
