@@ -201,9 +201,23 @@ def test_what_cannot_be_written_is_shown_all_the_same(cli: Cli, copied: Path, fa
     assert outcome.json["small-t/global"]["per_image"] == reference.json["small-t/global"]["per_image"]
 
 
-def test_temporary_files_of_killed_processes_are_removed(cli: Cli, cut: Path) -> None:
+@pytest.fixture
+def killed() -> str:
+    """The id of a process that is no more."""
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
-    dead = cut / "checkpoints" / f".step-000000009.safetensors.{gone.stdout.strip()}.tmp"
+    return gone.stdout.strip()
+
+
+def test_a_record_that_was_cut_short_by_a_kill_is_removed(cli: Cli, copied: Path, fast: Path, killed: str) -> None:
+    dead = copied / "evaluations" / f".global-fast.json.{killed}.tmp"
+    dead.parent.mkdir(exist_ok=True)
+    dead.write_bytes(b"half")
+    assert cli("eval", copied, "--suite", fast, "--global", "--quiet").code == 0
+    assert not dead.exists()
+
+
+def test_temporary_files_of_killed_processes_are_removed(cli: Cli, cut: Path, killed: str) -> None:
+    dead = cut / "checkpoints" / f".step-000000009.safetensors.{killed}.tmp"
     living = cut / "evaluations" / f".record.json.{os.getppid()}.tmp"
     living.parent.mkdir(exist_ok=True)
     for path in (dead, living):

@@ -227,6 +227,7 @@ class Run(RunPaths):
     def write_record(self, result: SuiteResult, name: str = GLOBAL) -> None:
         """Keep what an evaluation found; `compare` reads it."""
         write_json(self.record_file(result.suite.name, name), sealed(result.record()))
+        remove_leftovers(self.evaluations)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_json(self.summary_file, sealed(summary))
