@@ -9,8 +9,9 @@ from typing import Any
 from generalist.core.errors import UserError, unknown
 from generalist.core.files import digest
 from generalist.evaluation import SUITE_NAMES, load_suite, model_hash, read_record
+from generalist.recipes.catalogue import method_of
 from generalist.report.comparison import Comparison, Entry, distinct_names, make_comparison
-from generalist.report.paper import method_of, network_of, paper_table
+from generalist.report.paper import network_of, paper_table
 from generalist.runs.train import Run
 
 
@@ -94,7 +95,7 @@ def _entry(run: Run, name: str, suite: str) -> Entry:
         name=name,
         recipe=recipe.name,
         run=str(run.folder),
-        method=method_of(recipe.name),
+        method=method_of(recipe),
         data=record.get("data", recipe.data.name),
         network=network_of(recipe.model.name, recipe.model.width),
         selected_by=summary.get("selected_by", recipe.select),
