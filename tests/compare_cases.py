@@ -7,8 +7,8 @@ from typing import Any
 from generalist.core.files import sealed
 from generalist.recipes.catalogue import load_recipe
 from generalist.recipes.schema import Recipe
+from generalist.recipes.shipped import recipe_names, split_name
 from generalist.report.comparison import Entry
-from generalist.report.paper import method_of
 
 SUITE_COLUMNS = {
     "pgd20": ["PGD20"],
@@ -49,7 +49,8 @@ def entry(
 ) -> Entry:
     of_record = {key: changed.pop(key) for key in ("suite", "threats") if key in changed}
     plain: dict[str, Any] = {
-        "name": recipe, "recipe": recipe, "run": f"runs/{recipe}", "method": method_of(recipe), "data": data,
+        "name": recipe, "recipe": recipe, "run": f"runs/{recipe}", "data": data,
+        "method": split_name(recipe)[1] if recipe in recipe_names() else None,
         "network": network, "selected_by": "validation", "seconds": 60.0, "record": record(*figures, **of_record),
     }  # fmt: skip
     return Entry(**(plain | changed))

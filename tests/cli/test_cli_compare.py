@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,19 @@ def test_a_table(cli: Cli, runs: list[Path]) -> None:
     assert "RMC" in outcome.out
     assert "suite autoattack" in outcome.out
     assert outcome.err == ""
+
+
+def test_no_value_of_trades_beside_a_generalist_of_trades_learners(cli: Cli, tmp_path: Path) -> None:
+    names = ["trades", "generalist-d-trades"]
+    found = record(84.0, 44.0, 57.0, suite="paper")
+    both = [write_run(tmp_path / name, f"cifar10-resnet18-{name}", found) for name in names]
+    trades, generalist = cli("compare", *both, "--paper", "1a", "--json").json["runs"]
+    assert (trades["method"], generalist["method"]) == tuple(names)
+    assert trades["paper"]
+    assert generalist["paper"] == {}
+    _, first, second, *_ = cli("compare", *both, "--paper", "1a").out.splitlines()
+    assert re.search(r"\(\d", first)
+    assert not re.search(r"\(\d", second)
 
 
 def test_every_file(cli: Cli, runs: list[Path], tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from rich.console import Console
 
 from compare_cases import SUITE_COLUMNS, entry
 from generalist.core.errors import UserError
+from generalist.recipes.shipped import recipe_parts
 from generalist.report.comparison import Comparison, check_alike, distinct_names, make_comparison, ranks
 from generalist.report.layouts import csv_text, latex_text, markdown_text, plain_text, terminal_tables
-from generalist.report.paper import METHODS, method_of, network_of, paper_table
+from generalist.report.paper import PAPER_NAMES, network_of, paper_table
 from generalist.report.scatter import _floor, draw_scatter, pareto_front
 
 C = "cifar10-resnet18"
@@ -131,25 +132,28 @@ def test_paper_rows_of_two_networks_say_which() -> None:
     assert "RMC, wrn32-10" in names
 
 
-@pytest.mark.parametrize(
-    ("recipe", "method"),
-    [
-        (f"{C}-generalist-d-norms", "generalist-d-norms"),
-        (f"{C}-generalist-t-code", "generalist-t"),
-        (f"{C}-e-at", "e-at"),
-        (f"{C}-fast-at", "fast-at"),
-        (f"{C}-trades-1", "trades-1"),
-        ("mine-at", "at"),
-        ("at", "at"),
-        ("habitat", None),
-    ],
-)
-def test_the_method_is_the_longest_suffix(recipe: str, method: str | None) -> None:
-    assert method_of(recipe) == method
+def test_the_papers_name_shipped_methods() -> None:
+    _, methods = recipe_parts()
+    assert set(PAPER_NAMES) <= set(methods)
+
+
+@pytest.mark.parametrize("method", ["generalist-d-natural", "generalist-d-norms", "generalist-t"])
+def test_as_in_the_published_code_is_the_same_method(method: str) -> None:
+    ours, theirs = (entry(f"{C}-{name}", 84.0, 44.0, 57.0) for name in (method, f"{method}-code"))
+    assert ours.paper_names == theirs.paper_names != ()
+
+
+def test_a_generalist_of_trades_learners_is_not_trades() -> None:
+    names = ("trades", "generalist-d-trades")
+    entries = [entry(f"{C}-{name}", 84.0, 44.0, 57.0, suite="paper") for name in names]
+    trades, generalist = make_comparison(entries, paper=paper_table("1a")).rows
+    assert trades.paper
+    assert generalist.method == "generalist-d-trades"
+    assert not generalist.paper
 
 
 def test_every_method_the_papers_name_is_known_or_has_no_recipe() -> None:
-    known = {name for names in METHODS.values() for name in names}
+    known = {name for names in PAPER_NAMES.values() for name in names}
     for table in ("I", "II", "III", "IV", "1a", "1b", "3"):
         for methods in paper_table(table).rows.values():
             assert set(methods) <= known, table
@@ -317,7 +321,7 @@ def test_a_point_far_below_does_not_press_the_others_together() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 12])
 def test_the_scatter_is_a_picture(count: int) -> None:
-    entries = [entry(f"{C}-{m}", 80 + i / 3, 40 + i % 3, 55 - i / 2) for i, m in enumerate(list(METHODS)[:count])]
+    entries = [entry(f"{C}-{m}", 80 + i / 3, 40 + i % 3, 55 - i / 2) for i, m in enumerate(list(PAPER_NAMES)[:count])]
     picture = Image.open(io.BytesIO(draw_scatter(make_comparison(entries, paper=paper_table("I")))))
     assert picture.format == "PNG"
     assert picture.size[0] >= 800

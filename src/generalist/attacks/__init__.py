@@ -30,8 +30,12 @@ _NAMED: dict[str, Callable[..., Tensor]] = {"pgd": pgd, "mim": mim, "cw": cw, "a
 for _name, _attack in [*_NAMED.items(), *STANDARD.values()]:
     ATTACKS.register(_name)(_attack)
 
+BLACK_BOX = ("square",)
+"""The attacks that use no gradient."""
+
 __all__ = [
     "ATTACKS",
+    "BLACK_BOX",
     "STANDARD",
     "apgd",
     "apgd_ce",

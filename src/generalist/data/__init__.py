@@ -2,7 +2,7 @@
 
 from generalist.data.augment import Augment, augment
 from generalist.data.batches import batches, sequential_batches, steps_per_epoch
-from generalist.data.datasets import DATASETS, EvaluationImages, load_dataset, load_evaluation_images
+from generalist.data.datasets import DATASETS, OWN_ROOT, EvaluationImages, load_dataset, load_evaluation_images
 from generalist.data.download import fetch
 from generalist.data.extra import Label, Mixture, read_extra_split
 from generalist.data.locate import MissingData
@@ -11,6 +11,7 @@ from generalist.data.splits import ArraySplit, Dataset, DataWarning, FileSplit, 
 
 __all__ = [
     "DATASETS",
+    "OWN_ROOT",
     "SOURCES",
     "ArraySplit",
     "Augment",

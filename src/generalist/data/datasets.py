@@ -31,7 +31,8 @@ DATASETS: Registry[Callable[..., Parts]] = Registry("dataset", runtime=("size", 
 _TEST_SHARE = 0.2
 MOST_BYTES = 2**34
 """Of resized images that are kept in memory."""
-_OWN_ROOT = ("folder", "npz")
+OWN_ROOT = {"folder": "folder", "npz": ".npz file"}
+"""Datasets that are a user's own, so that the root is not the common one → what the root is."""
 
 
 @DATASETS.register("digits")
@@ -145,7 +146,7 @@ def load_evaluation_images(
         height, width = split.shape[1:]
         warnings.warn(f"{data}: images are {height}×{width}, resized to {size}×{size}", DataWarning, stacklevel=3)
         split = _resized(split, size)
-    origin = data_root(root).resolve() if name in _OWN_ROOT else None
+    origin = data_root(root).resolve() if name in OWN_ROOT else None
     return EvaluationImages(split, parts.classes, parts.numbered, origin, parts.whole)
 
 
@@ -167,9 +168,8 @@ def _check_options(
     name: str, root: Path | str | None, *, validation: float, size: int | None, limit: int | None
 ) -> None:
     DATASETS.get(name)
-    if name in _OWN_ROOT and root is None:
-        what = ".npz file" if name == "npz" else "folder"
-        raise UserError(f"dataset {name!r} needs a root (--root, data.root): the {what} to read")
+    if name in OWN_ROOT and root is None:
+        raise UserError(f"dataset {name!r} needs a root (--root, data.root): the {OWN_ROOT[name]} to read")
     if not 0 <= validation < 1:
         raise UserError(f"validation is the share of train to hold out, at least 0 and below 1, got {validation}")
     for option, value in (("size", size), ("limit", limit)):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from generalist.attacks import ATTACKS, counted_passes, stage_streams
+from generalist.attacks import ATTACKS, BLACK_BOX, counted_passes, stage_streams
 from generalist.attacks.view import filled, judged
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import write_atomically
@@ -34,7 +34,6 @@ from generalist.version import __version__
 
 _Part = tuple[Tensor, Tensor, dict[str, float], Tensor | None]
 
-BLACK_BOX = ("square",)
 FLAG_IMAGES = 128
 SAMPLE, SAMPLE_SECONDS = 4, 5.0  # of kept verdicts, of each kind, that are checked before all are believed
 BALL_TOLERANCE = 1e-4  # of eps: float32 rounding of a projection

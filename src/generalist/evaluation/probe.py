@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from generalist.attacks import frozen
+from generalist.attacks import BLACK_BOX, frozen
 from generalist.core.errors import UserError
 from generalist.evaluation.red_flags import Flag, batch_dependent, checked, not_deterministic, unchanged_rng
 from generalist.models import alike
@@ -78,7 +78,8 @@ def probe(model: nn.Module, x: Tensor, labels: Tensor, *, gradients: bool) -> Pr
     if reason and gradients:
         raise UserError(
             f"the logits have no gradient with respect to the images ({reason}); gradient attacks cannot work on this "
-            f"model: remove no_grad, detach or numpy from its forward, or give a suite of black-box attacks (square)"
+            f"model: remove no_grad, detach or numpy from its forward, or give a suite of black-box attacks "
+            f"({', '.join(BLACK_BOX)})"
         )
     with frozen(adapted):
         flags = [

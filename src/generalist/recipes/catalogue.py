@@ -11,6 +11,7 @@ from generalist.core.threat import Threat, parse_fraction
 from generalist.core.yaml_text import DEEPEST, parse_yaml
 from generalist.recipes.schema import Recipe, parse_recipe
 from generalist.recipes.shipped import (
+    ATTACK_FIELDS,
     Raw,
     compose,
     fits,
@@ -22,6 +23,9 @@ from generalist.recipes.shipped import (
     split_name,
 )
 
+ORIGIN_FIELDS = ("setting", "method")
+"""What a recipe was composed of; nobody gives them but the composition."""
+
 
 def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, method: str | None = None) -> Recipe:
     """A shipped name or a YAML file, with `field.path=value` overrides.
@@ -32,7 +36,31 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, meth
     raw = _fill_from_tasks(raw)
     for override in sorted(overrides, key=_names_component, reverse=True):
         raw = merge(raw, _parse_override(override, raw))
-    return parse_recipe(_located(raw, Path.cwd()))
+    recipe = parse_recipe(_located(raw, Path.cwd()))
+    return recipe.model_copy(update={"method": method_of(recipe)}) if recipe.method else recipe
+
+
+def method_of(recipe: Recipe) -> str | None:
+    """The shipped method that a recipe follows; None where its learners have other objectives than the method gives.
+
+    Recipes of earlier versions did not store their method: theirs is known where the whole name is a shipped one.
+    """
+    setting, method = recipe.setting, recipe.method
+    if method is None and recipe.name in recipe_names():
+        setting, method = split_name(recipe.name)
+    if method is None or f"{setting}-{method}" not in recipe_names():
+        return None
+    shipped = parse_recipe(_fill_from_tasks(compose(str(setting), method)))
+    return method if _objectives(recipe) == _objectives(shipped) else None
+
+
+def _objectives(recipe: Recipe) -> dict[str, Any]:
+    """What makes a method, by learner: the objective with its fields, those of its attack aside."""
+    found = {}
+    for name, learner in recipe.learners.items():
+        fields = {key: value for key, value in learner.objective.options.items() if key not in ATTACK_FIELDS}
+        found[name] = learner.objective.name, fields, learner.weight_perturbation
+    return found
 
 
 def _names_component(override: str) -> bool:
@@ -56,6 +84,9 @@ def _resolve(name: str, *, here: Path, trail: tuple[Path, ...], method: str | No
         raise _no_recipe(name, path, trail)
     raw = _located(read_yaml(path), path.parent)
     base = raw.pop("extends", None)
+    for field in ORIGIN_FIELDS if base is not None else ():
+        if field in raw:
+            raise UserError(f"{path}: {field} is that of what the file extends; choose a method with --method")
     raw.setdefault("name", path.stem)
     if base is None:
         if method is not None:
@@ -173,6 +204,8 @@ def _parse_override(text: str, raw: Raw) -> Raw:
     keys = path.strip().split(".")
     if not equals or not all(keys) or len(keys) > DEEPEST:
         raise UserError(f"--set takes field.path=value, such as training.epochs=10, got {shown(text)}")
+    if keys[0] in ORIGIN_FIELDS:
+        raise UserError(f"--set does not change the {keys[0]} of a recipe; choose a method with --method")
     if keys[0] == "learners" and len(keys) < 3:
         raise UserError(f"--set changes one field of a learner, such as learners.linf.gamma=rest, got {shown(text)}")
     if keys[0] == "learners" and keys[1] not in raw["learners"]:

@@ -135,6 +135,12 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
 
+class _RuntimeOnly:
+    """Marks a field that decides no result: where and how a run is made, or what it is called."""
+
+
+RUNTIME_ONLY = _RuntimeOnly()
+
 LABELS = "labels"
 """What the network that labels `data.extra` is called in `needs`."""
 
@@ -150,14 +156,14 @@ class DataSection(Section):
     """Which images, how they are split, and how training images are varied."""
 
     name: Text
-    root: Text | None = None
+    root: Annotated[Text | None, RUNTIME_ONLY] = None
     size: Annotated[int, Field(ge=1, le=4096)] | None = None
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     limit: Count | None = None
     crop: Natural = 0
     flip: bool = False
     cutout: Natural = 0
-    workers: Annotated[int, Field(ge=0, le=1000)] = 0
+    workers: Annotated[int, Field(ge=0, le=1000), RUNTIME_ONLY] = 0
     extra: ExtraSection | None = None
 
 
@@ -208,13 +214,13 @@ class TrainingSection(Section):
     epochs: Annotated[int, Field(ge=1, le=10_000)]
     batch_size: Count = 128
     precision: Precision = "auto"
-    device: Text = "auto"
+    device: Annotated[Text, RUNTIME_ONLY] = "auto"
     clip_norm: PositiveFloat | None = None
     accumulate: Count = 1
     sync_batchnorm: bool = True
     bad_steps: Count = 10
-    checkpoint_epochs: Count = 1
-    checkpoint_minutes: NonNegativeFloat = 10.0
+    checkpoint_epochs: Annotated[Count, RUNTIME_ONLY] = 1
+    checkpoint_minutes: Annotated[NonNegativeFloat, RUNTIME_ONLY] = 10.0
 
 
 class ValidationSection(Section):
@@ -235,8 +241,12 @@ class InitSection(Section):
 
 
 class Recipe(Section):
+    """Everything that decides a result. `setting` and `method` are the shipped ones that it was composed of, if any."""
+
     name: Annotated[str, BeforeValidator(lambda given: _reraised(file_name, given, "a recipe's name"))]
-    description: Annotated[str, Field(max_length=LONGEST_TEXT)] = ""
+    description: Annotated[str, Field(max_length=LONGEST_TEXT), RUNTIME_ONLY] = ""
+    setting: Annotated[Text | None, RUNTIME_ONLY] = None
+    method: Annotated[Text | None, RUNTIME_ONLY] = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     data: DataSection
     model: ModelSection
@@ -327,21 +337,26 @@ def _check_fields(raw: Any, schema: Any, where: str) -> None:
             _check_fields(value, names[key], f"{where}{key}.")
 
 
-RUNTIME_FIELDS = (
-    ("description",), ("data", "root"), ("data", "workers"), ("training", "device"),
-    ("training", "checkpoint_epochs"), ("training", "checkpoint_minutes"),
-)  # fmt: skip
+def _runtime_fields(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for name, info in section.model_fields.items():
+        here = (*path, info.alias or name)
+        if RUNTIME_ONLY in info.metadata:
+            yield here
+        elif isinstance(info.annotation, type) and issubclass(info.annotation, Section):
+            yield from _runtime_fields(info.annotation, here)
 
 
-def decisive(plain: Mapping[str, Any]) -> dict[str, Any]:
+RUNTIME_FIELDS = tuple(_runtime_fields(Recipe))
+"""The paths of the fields that are marked `RUNTIME_ONLY`."""
+
+
+def decisive(plain: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str, Any]:
     """The fields of a plain recipe that decide results."""
-    kept: dict[str, Any] = {}
-    for key, value in plain.items():
-        if isinstance(value, Mapping):
-            kept[key] = {inner: deeper for inner, deeper in value.items() if (key, inner) not in RUNTIME_FIELDS}
-        elif (key,) not in RUNTIME_FIELDS:
-            kept[key] = value
-    return kept
+    return {
+        key: decisive(value, (*path, key)) if isinstance(value, Mapping) else value
+        for key, value in plain.items()
+        if (*path, key) not in RUNTIME_FIELDS
+    }
 
 
 Differing = tuple[tuple[str, ...], Any, Any]

@@ -88,18 +88,21 @@ def read_yaml(path: Path | Traversable) -> Raw:
 
 
 def part_names(kind: str) -> list[str]:
+    """The shipped "settings" or "methods"."""
     folder = resources.files("generalist.recipes") / kind
     return sorted(entry.name.removesuffix(".yaml") for entry in folder.iterdir() if entry.name.endswith(".yaml"))
 
 
 @cache
 def shipped_part(kind: str, name: str) -> Raw:
+    """The fields of a shipped setting or method, with those of what it extends."""
     raw = read_yaml(resources.files("generalist.recipes") / kind / f"{name}.yaml")
     base = raw.pop("extends", None)
     return merge(shipped_part(kind, base), raw) if base else raw
 
 
 def split_name(name: str) -> tuple[str, str]:
+    """The setting and the method of a shipped recipe's name."""
     return next(
         (setting, name.removeprefix(f"{setting}-"))
         for setting in part_names("settings")
@@ -121,7 +124,7 @@ def compose(setting: str, method: str) -> Raw:
     raw = merge(raw, method_raw.get("in", {}).get(setting, {}))
     needs = {need: f"{setting}-{other}" for need, other in raw.get("needs", {}).items()}
     own = {"name": f"{setting}-{method}", "description": _description(setting, method)}
-    return raw | own | ({"needs": needs} if needs else {})
+    return raw | own | {"setting": setting, "method": method} | ({"needs": needs} if needs else {})
 
 
 def _description(setting: str, method: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from generalist.core.errors import UserError
 from generalist.evaluation import MEAN, UNION
-from generalist.report.paper import METHODS, RADII, PaperTable, metric_names
+from generalist.report.paper import PAPER_NAMES, RADII, PaperTable, metric_names
 
 UNIONS = (MEAN, UNION)
 NATURAL, COST = "natural", "cost"
@@ -36,7 +36,7 @@ class Entry:
 
     @property
     def paper_names(self) -> tuple[str, ...]:
-        return METHODS[self.method] if self.method else ()
+        return PAPER_NAMES.get(self.method or "", ())
 
     @property
     def threats(self) -> list[str]:

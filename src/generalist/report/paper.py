@@ -13,7 +13,7 @@ Metrics = Mapping[str, float]
 
 PAPERS = {"generalist++": "Generalist++", "cvpr23": "Generalist (CVPR 2023)"}
 
-METHODS: Mapping[str, tuple[str, ...]] = {
+PAPER_NAMES: Mapping[str, tuple[str, ...]] = {
     "nt": ("NT",),
     "at": ("AT", "AT (beta=1)"),
     "half": ("AT (NT+linf)", "AT (beta=1/2)"),
@@ -26,21 +26,21 @@ METHODS: Mapping[str, tuple[str, ...]] = {
     "agr": ("AGR",),
     "part": ("PART",),
     "avg": ("AT (linf+l2)",),
-    "max": (),
     "msd": ("MSD",),
     "e-at": ("E-AT",),
     "rmc": ("RMC",),
-    "ramp": (),
     "fast-at": ("Fast-AT",),
-    "mart": (),
-    "at-awp": (),
-    "hat": (),
-    "lbgat": (),
-    "generalist-d-natural": ("Generalist-D (NT+linf)", "Generalist", "Generalist (serial)"),
-    "generalist-d-norms": ("Generalist-D (linf+l2)",),
-    "generalist-t": ("Generalist-T (NT+linf+l2)",),
+    **dict.fromkeys(
+        ("generalist-d-natural", "generalist-d-natural-code"),
+        ("Generalist-D (NT+linf)", "Generalist", "Generalist (serial)"),
+    ),
+    **dict.fromkeys(("generalist-d-norms", "generalist-d-norms-code"), ("Generalist-D (linf+l2)",)),
+    **dict.fromkeys(("generalist-t", "generalist-t-code"), ("Generalist-T (NT+linf+l2)",)),
 }
-"""Our method → its names in the papers. A bare TRADES (tables 2 and 4) does not say its λ, so it is nobody's."""
+"""Our method → its names in the papers; the other methods have none.
+
+A bare TRADES (tables 2 and 4) does not say its λ, so it is nobody's.
+"""
 
 NETWORKS: Mapping[str, tuple[str, int]] = {
     "resnet18": ("resnet18", 64),
@@ -57,7 +57,7 @@ RADII: Mapping[str, Mapping[str, str]] = {
     "mnist": {"linf": "3/10"},
     "imagenet": {"linf": "4/255", "l2": "64/255"},
 }
-SUITES = ("pgd20", "autoattack", "paper")
+PAPER_SUITES = ("pgd20", "autoattack", "paper")
 """Whose columns are the papers' attacks; in another suite the same label may mean another attack."""
 
 
@@ -93,13 +93,6 @@ def paper_table(name: str) -> PaperTable:
     return tables[found]
 
 
-def method_of(recipe: str) -> str | None:
-    """The method of a recipe's name, its longest suffix that is one; `…-code` is the same method."""
-    name = recipe.removesuffix("-code")
-    known = [method for method in METHODS if name == method or name.endswith(f"-{method}")]
-    return max(known, key=len, default=None)
-
-
 def network_of(model: str, width: int | None) -> str | None:
     """The papers' name of a network, where it is the same one."""
     name, usual = NETWORKS.get(model, (None, None))
@@ -112,7 +105,7 @@ def metric_names(dataset: str, suite: str, threats: Sequence[str], *, threat: st
     `threat` may be the mean over norms, which is the papers' union; they have no true one.
     """
     norms = {norm: f"{norm}:{eps}" for norm, eps in RADII.get(dataset, {}).items()}
-    if suite not in SUITES:
+    if suite not in PAPER_SUITES:
         return ()
     if threat == MEAN:
         both = set(threats) == set(norms.values()) and set(norms) == {"linf", "l2"}

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from generalist.core.errors import UserError, unknown
-from generalist.core.files import digest
-from generalist.evaluation import SUITE_NAMES, load_suite, model_hash, read_record
+from generalist.evaluation import SUITE_NAMES, load_suite, model_hash
+from generalist.recipes.catalogue import method_of
 from generalist.report.comparison import Comparison, Entry, distinct_names, make_comparison
-from generalist.report.paper import method_of, network_of, paper_table
-from generalist.runs.folder import Run
+from generalist.report.paper import network_of, paper_table
+from generalist.runs.folder import Run, RunPaths
 
 
 def compare(runs: Sequence[str | Path], *, suite: str | None = None, paper: str | None = None) -> Comparison:
@@ -37,7 +37,7 @@ def _run_folders(paths: Sequence[Path]) -> list[Path]:
     """Those that hold a run; `runs/*` names other files and folders too, which are left out with a word."""
     if not paths:
         raise UserError("nothing to compare: give run folders")
-    others = [path for path in paths if path.exists() and not (path / "recipe.yaml").is_file()]
+    others = [path for path in paths if path.exists() and not RunPaths(path).exists]
     listed = ", ".join(map(str, others))
     if len(others) == len(paths):
         raise UserError(f"nothing to compare: not a run folder (no recipe.yaml): {listed}")
@@ -46,16 +46,11 @@ def _run_folders(paths: Sequence[Path]) -> list[Path]:
     return [path for path in paths if path not in others]
 
 
-def _record_file(run: Run, suite: str) -> Path:
-    return run.folder / "evaluations" / f"global-{suite}.json"
-
-
 def _suite_name(given: str, runs: Sequence[Run]) -> str:
     """A suite's name, shipped or recorded in some run, or the YAML file of one."""
     if Path(given).is_file():
         return load_suite(given).name
-    files = [path for run in runs for path in (run.folder / "evaluations").glob("global-*.json")]
-    known = {*SUITE_NAMES, *(path.stem.removeprefix("global-") for path in files)}
+    known = {*SUITE_NAMES, *(name for run in runs for name in run.recorded_suites)}
     if given not in known:
         raise unknown("suite", given, known)
     return given
@@ -65,19 +60,19 @@ def _strongest(runs: Sequence[Run]) -> str:
     """Of all runs; if they have none in common, the strongest that any has, so that it is asked of the others."""
     for enough in (all, any):
         for suite in reversed(SUITE_NAMES):
-            if enough(_record_file(run, suite).is_file() for run in runs):
+            if enough(run.record_file(suite).is_file() for run in runs):
                 return suite
     return SUITE_NAMES[0]
 
 
 def _check_recorded(runs: Sequence[Run], suite: str) -> None:
-    missing = [run for run in runs if not _record_file(run, suite).is_file()]
+    missing = [run for run in runs if not run.record_file(suite).is_file()]
     if not missing:
         return
     command = ["generalist", "eval", *(str(run.folder) for run in missing), "--suite", suite]
     made = next((run for run in runs if run not in missing), None)
     if made is not None:
-        record = read_record(_record_file(made, suite))
+        record = made.record(suite)
         threats = [threat for threat in record["per_image"] if threat != "natural"]
         if any(threats != [str(threat) for threat in run.recipe.validation.threats] for run in missing):
             command += [part for threat in threats for part in ("--threat", threat)]
@@ -88,30 +83,30 @@ def _check_recorded(runs: Sequence[Run], suite: str) -> None:
 
 
 def _entry(run: Run, name: str, suite: str) -> Entry:
-    recipe, path = run.recipe, _record_file(run, suite)
-    record, summary = read_record(path), run.summary if run.finished else {}
+    recipe, record = run.recipe, run.record(suite)
+    summary = run.summary if run.finished else {}
     return Entry(
         name=name,
         recipe=recipe.name,
         run=str(run.folder),
-        method=method_of(recipe.name),
+        method=method_of(recipe),
         data=record.get("data", recipe.data.name),
         network=network_of(recipe.model.name, recipe.model.width),
         selected_by=summary.get("selected_by", recipe.select),
         seconds=summary.get("seconds"),
         record=record,
-        outdated=_outdated(run, path, record),
+        outdated=_outdated(run, run.record_file(suite), record),
     )
 
 
 def _outdated(run: Run, path: Path, record: dict[str, Any]) -> bool:
     """Whether the record is of another model than the run has now."""
-    model = run.folder / "models" / "global.safetensors"
+    model = run.model_file()
     if not model.is_file():
         return False
     weights = record.get("weights")
     if weights is not None:
-        return bool(weights["sha256"] != digest(model.read_bytes()))
+        return bool(weights["sha256"] != run.model_digest())
     if model.stat().st_mtime <= path.stat().st_mtime:
         return False  # the file's time may be that of a copy, so a newer one is only a reason to look
     return model_hash(run.model()) != record.get("model_sha256")

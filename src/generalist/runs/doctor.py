@@ -13,7 +13,7 @@ import torch
 
 from generalist.attacks import frozen
 from generalist.core.errors import UserError
-from generalist.data import DATASETS, SOURCES, ArraySplit, MissingData, load_dataset, sequential_batches
+from generalist.data import DATASETS, OWN_ROOT, SOURCES, ArraySplit, MissingData, load_dataset, sequential_batches
 from generalist.data.locate import data_root
 from generalist.evaluation import evaluate_split
 from generalist.recipes.cost import cost_in_at
@@ -24,7 +24,6 @@ from generalist.training.placement import speed_up
 from generalist.training.precision import pick_device, pick_precision
 
 PROBE_SECONDS = 5.0
-OWN_FILES = ("folder", "npz")
 
 
 def examine(root: Path | None = None) -> dict[str, Any]:
@@ -39,7 +38,7 @@ def examine(root: Path | None = None) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
         "data_root": str(data_root(root)),
-        "data": {name: _data_state(name, root) for name in DATASETS.names() if name not in OWN_FILES},
+        "data": {name: _data_state(name, root) for name in DATASETS.names() if name not in OWN_ROOT},
     }
 
 
