@@ -11,7 +11,9 @@ from generalist.core.registry import Registry
 from generalist.core.types import Objective
 from generalist.objectives.module import ObjectiveModule
 
-OBJECTIVES: Registry[Callable[..., Any]] = Registry("objective", runtime=("context", "networks"))
+OBJECTIVES: Registry[Callable[..., Any]] = Registry(
+    "objective", runtime=("context", "networks"), called="model, x, y, *, context", instances=True
+)
 """Functions that are objectives, and classes whose instances are."""
 
 

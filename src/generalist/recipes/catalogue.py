@@ -68,7 +68,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Raw:
         if value is None:
             result.pop(key, None)
         elif isinstance(old, Mapping) and isinstance(value, Mapping):
-            result[key] = {**_kept(old, value), **value} if _another(old, value) else merge(old, value)
+            result[key] = {**_kept(key, old, value), **value} if _another(old, value) else merge(old, value)
         else:
             result[key] = value
     return result
@@ -83,10 +83,10 @@ def _another(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 ATTACK_FIELDS = ("threat", "threats", "steps", "step_size")
 
 
-def _kept(old: Mapping[str, Any], new: Mapping[str, Any]) -> Raw:
+def _kept(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Raw:
     """An objective of another name keeps the attack of the old one, as far as it has such fields."""
     name = str(new.get("name", ""))
-    if name not in OBJECTIVES.names() or str(old.get("name", "")) not in OBJECTIVES.names():
+    if key != "objective" or name not in OBJECTIVES or old.get("name") not in OBJECTIVES:
         return {}
     fields = OBJECTIVES.schema(name).model_fields
     return {field: old[field] for field in ATTACK_FIELDS if field in old and field in fields}

@@ -8,6 +8,7 @@ from typing import Any
 
 from generalist.core.errors import (UserError, unknown)
 from generalist.core.files import digest
+from generalist.core.user_code import is_reference
 from generalist.evaluation import (SUITE_NAMES, load_suite, model_hash, read_record)
 from generalist.report.comparison import (Comparison, Entry, distinct_names, make_comparison)
 from generalist.report.paper import (method_of, network_of, paper_table)
@@ -53,8 +54,8 @@ def _record_file(run: Run, suite: str) -> Path:
 
 
 def _suite_name(given: str, runs: Sequence[Run]) -> str:
-    """A suite's name, shipped or recorded in some run, or the YAML file of one."""
-    if Path(given).is_file():
+    """A suite's name, shipped or recorded in some run, the YAML file of one, or module:callable."""
+    if Path(given).is_file() or is_reference(given):
         return load_suite(given).name
     files = [path for run in runs for path in (run.folder / "evaluations").glob("global-*.json")]
     known = {*SUITE_NAMES, *(path.stem.removeprefix("global-") for path in files)}
