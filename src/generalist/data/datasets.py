@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from generalist.core.errors import UserError, shown, unknown
+from generalist.core.errors import UserError, unknown
 from generalist.core.registry import Registry
 from generalist.core.rng import generator
 from generalist.core.user_code import is_reference, is_users, raised
@@ -40,7 +40,7 @@ DATASETS: Registry[Callable[..., Parts]] = Registry(
         test_only: Whether only the test split is wanted; the files of the others may be missing then.
 
     Returns:
-        `generalist.data.Parts`: the names of the classes, and the splits; where there is no test split, one is held out.
+        `generalist.data.Parts`: the names of the classes, and the splits. A missing test split is held out of train.
 
     Example:
         >>> import generalist, torch
@@ -143,7 +143,7 @@ def load_dataset(
         >>> import generalist
         >>> digits = generalist.load_dataset("digits", validation=0.1)
         >>> len(digits.train), len(digits.validation), len(digits.test), digits.shape
-        (1294, 144, 359, (1, 8, 8))
+        (1295, 143, 359, (1, 8, 8))
     """
     _check_options(name, root, validation=validation, size=size, limit=limit)
     parts = _read(name, data_root(root), size=size, download=download)
@@ -249,7 +249,8 @@ def _call(name: str, root: Path, *, size: int | None, test_only: bool) -> Parts:
         raise raised("dataset", name, error) from error
     wrong = not isinstance(parts, Parts) or (parts.train is None and (parts.test is None or not test_only))
     if wrong or not all(isinstance(split, Split | None) for split in parts[1:4]):
-        raise UserError(f"dataset {name!r} returned {shown(parts)}; it must return Parts(classes, train=…, test=…)")
+        what = type(parts).__name__
+        raise UserError(f"dataset {name!r} returned a {what} without its splits; return Parts(classes, train=…, test=…)")
     return parts
 
 
