@@ -4,8 +4,6 @@ Bash and Python blocks are run, YAML blocks are read as recipes; blocks of no la
 cut to two epochs of 200 images, and the files that a reader is said to have (somebody else's model) are made here.
 """
 
-import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +14,7 @@ import torch
 
 import generalist
 from generalist.recipes.catalogue import load_recipe
+from printed import blocks, reader_environment, shortened
 
 README = Path(__file__).parents[1] / "README.md"
 SHORT = ["training.epochs=2", "data.limit=200"]
@@ -28,25 +27,9 @@ class Net(nn.Sequential):
 """
 
 
-def blocks() -> list[tuple[str, str]]:
-    """(language, text) of every block, in their order."""
-    return re.findall(r"^```(\w+)\n(.*?)^```$", README.read_text(), flags=re.DOTALL | re.MULTILINE)
-
-
-def shortened(language: str, text: str) -> str:
-    if language == "bash":
-        changes = " ".join(f"--set {change}" for change in SHORT)
-        return re.sub(r"^(generalist train [^#\n]*)", rf"\1 {changes} ", text, flags=re.MULTILINE)
-    return re.sub(r"(generalist\.train\([^\n]*)\)", rf"\1, overrides={SHORT})", text)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """What a reader has: the command, and somebody's module with its weights."""
-    command = tmp_path / "bin" / "generalist"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m generalist "$@"\n')
-    command.chmod(0o755)
+    """What a reader has: somebody's module with its weights."""
     here = tmp_path / "here"
     here.mkdir()
     (here / "theirs.py").write_text(FOREIGN)
@@ -58,9 +41,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_everything_printed_runs_in_order(folder: Path, tmp_path: Path) -> None:
-    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "GENERALIST_CACHE": str(tmp_path / "cache")}
-    found = blocks()
+    environment = reader_environment(tmp_path)
+    found = blocks(README.read_text())
     assert {"bash", "python", "yaml"} <= {language for language, _ in found}
     for language, text in found:
         if language == "yaml":
@@ -68,7 +50,7 @@ def test_everything_printed_runs_in_order(folder: Path, tmp_path: Path) -> None:
             assert load_recipe(folder / "printed.yaml", method="at").name.endswith("-at")
             continue
         command = {"bash": ["bash", "-euc"], "python": [sys.executable, "-c"]}[language]
-        text = shortened(language, text)
+        text = shortened(language, text, SHORT)
         done = subprocess.run(
             [*command, text], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
         )

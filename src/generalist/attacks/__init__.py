@@ -23,7 +23,11 @@ from generalist.attacks.square import square
 from generalist.attacks.view import attack_view, counted_passes, frozen, loss_and_gradient, loss_scale, misclassified
 from generalist.core.registry import Registry
 
-ATTACKS: Registry[Callable[..., Tensor]] = Registry("attack", runtime=("threat", "generator", "criterion", "start"))
+ATTACKS: Registry[Callable[..., Tensor]] = Registry(
+    "attack",
+    runtime=("threat", "generator", "criterion", "start"),
+    called="model, x, y, *, threat, generator",
+)
 """By the names that suites use; the remaining keyword-only arguments are their fields."""
 
 _NAMED: dict[str, Callable[..., Tensor]] = {"pgd": pgd, "mim": mim, "cw": cw, "apgd-dlr": apgd_dlr}

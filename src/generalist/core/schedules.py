@@ -15,7 +15,7 @@ from generalist.core.registry import Registry
 from generalist.core.types import Exact, NonNegativeFloat, Unit
 
 Schedule = Callable[[Fraction], float]
-SCHEDULES: Registry[Callable[..., float]] = Registry("schedule")
+SCHEDULES: Registry[Callable[..., float]] = Registry("schedule", called="progress")
 
 MOST_POINTS = 100
 InsideTraining = Annotated[float, Field(gt=0, lt=1)]

@@ -7,7 +7,7 @@ from generalist.data.download import fetch
 from generalist.data.extra import Label, Mixture, read_extra_split
 from generalist.data.locate import MissingData
 from generalist.data.sources import SOURCES, Source, obtain
-from generalist.data.splits import ArraySplit, Dataset, DataWarning, FileSplit, Split
+from generalist.data.splits import ArraySplit, Dataset, DataWarning, FileSplit, Parts, Split
 
 __all__ = [
     "DATASETS",
@@ -22,6 +22,7 @@ __all__ = [
     "Label",
     "MissingData",
     "Mixture",
+    "Parts",
     "Source",
     "Split",
     "augment",

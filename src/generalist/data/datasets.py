@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from generalist.core.errors import UserError, unknown
 from generalist.core.registry import Registry
 from generalist.core.rng import generator
+from generalist.core.user_code import is_reference, is_users, raised
 from generalist.data import names
 from generalist.data.cifar import read_cifar10, read_cifar100
 from generalist.data.folder import read_folder, read_imagenet, readable
@@ -27,7 +28,32 @@ from generalist.data.sources import SOURCES, obtain
 from generalist.data.splits import ArraySplit, Dataset, DataWarning, Parts, Split, check_labels
 from generalist.data.svhn import read_svhn
 
-DATASETS: Registry[Callable[..., Parts]] = Registry("dataset", runtime=("size", "test_only"))
+DATASETS: Registry[Callable[..., Parts]] = Registry(
+    "dataset",
+    runtime=("size", "test_only"),
+    called="root, *, size, test_only",
+    doc="""The datasets by name: functions (root, *, size, test_only) → Parts.
+
+    Args:
+        root: The folder that has the files, a Path.
+        size: The side in pixels that images of files are decoded to; images in memory are resized afterwards.
+        test_only: Whether only the test split is wanted; the files of the others may be missing then.
+
+    Returns:
+        `generalist.data.Parts`: the names of the classes, and the splits. A missing test split is held out of train.
+
+    Example:
+        >>> import generalist, torch
+        >>> from generalist.data import ArraySplit, Parts
+        >>> @generalist.DATASETS.register("noise")
+        ... def noise(root, *, size, test_only):
+        ...     images = torch.rand(40, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+        ...     split = ArraySplit(images, torch.arange(40) % 2)
+        ...     return Parts(("even", "odd"), train=split, test=split)
+        >>> generalist.load_dataset("noise").shape
+        (1, 8, 8)
+    """,
+)
 _TEST_SHARE = 0.2
 MOST_BYTES = 2**34
 """Of resized images that are kept in memory."""
@@ -99,7 +125,27 @@ def load_dataset(
     download: bool = False,
     limit: int | None = None,
 ) -> Dataset:
-    """The dataset with a seeded, stratified share of train held out as validation; test never depends on the seed."""
+    """A dataset with its train, validation and test splits.
+
+    Args:
+        name: A name of `DATASETS`, or `module:callable`, a function of the same form.
+        root: The folder that has the data; of `npz` and `folder`, the file or folder itself. If not given,
+            $GENERALIST_DATA or ~/.cache/generalist.
+        validation: The share of train that is held out as validation, 0 ≤ share < 1, drawn class by class.
+        seed: Of what is held out and of `limit`; the test split never depends on it.
+        size: The side in pixels that images are resized to.
+        download: Whether missing files are fetched from their official source.
+        limit: At most so many images per split.
+
+    Returns:
+        The Dataset; images are [C, H, W], labels are class indices.
+
+    Example:
+        >>> import generalist
+        >>> digits = generalist.load_dataset("digits", validation=0.1)
+        >>> len(digits.train), len(digits.validation), len(digits.test), digits.shape
+        (1295, 143, 359, (1, 8, 8))
+    """
     _check_options(name, root, validation=validation, size=size, limit=limit)
     parts = _read(name, data_root(root), size=size, download=download)
     assert parts.train is not None
@@ -136,8 +182,7 @@ def load_evaluation_images(
     name, root = _named(str(data), root)
     _check_options(name, root, validation=0, size=size, limit=None)
     parts = _read(name, data_root(root), size=size, download=download, test_only=True)
-    split = parts.test
-    assert split is not None
+    split = _with_test(name, parts)[1] if parts.test is None else parts.test
     if not len(split):
         raise UserError(f"{data}: the test split is empty; it needs at least one image")
     check_labels(str(data), "test", split.labels, len(parts.classes))
@@ -156,6 +201,8 @@ def _named(data: str, root: Path | str | None) -> tuple[str, Path | str | None]:
     if data in DATASETS.names():
         return data, root
     if path.suffix != ".npz" and not path.is_dir():
+        if is_reference(data):
+            return data, root
         if path.suffix or len(path.parts) > 1:
             raise UserError(f"there is no folder {data}; give a dataset's name, an .npz file or a folder of images")
         raise UserError(f"{unknown('dataset', data, DATASETS.names())}, and there is no folder {data}")
@@ -178,14 +225,35 @@ def _check_options(
 
 
 def _read(name: str, root: Path, *, size: int | None, download: bool, test_only: bool = False) -> Parts:
-    read = partial(DATASETS.get(name), test_only=test_only)
+    read = partial(_call, name, root, size=size, test_only=test_only)
     try:
-        return read(root, size=size)
+        return read()
     except MissingData:
         if not download or name not in SOURCES:
             raise
     obtain(name, root, mirror=os.environ.get("GENERALIST_MIRROR"))
-    return read(root, size=size)
+    return read()
+
+
+def _call(name: str, root: Path, *, size: int | None, test_only: bool) -> Parts:
+    """What the reader of that name returns; a user's own may fail in any way."""
+    reader = DATASETS.get(name)
+    if not is_users(reader):
+        return reader(root, size=size, test_only=test_only)
+    DATASETS.check(name, {})  # it has no fields but those with defaults
+    try:
+        parts: Any = reader(root, size=size, test_only=test_only)
+    except (UserError, OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise raised("dataset", name, error) from error
+    wrong = not isinstance(parts, Parts) or (parts.train is None and (parts.test is None or not test_only))
+    if wrong or not all(isinstance(split, Split | None) for split in parts[1:4]):
+        what = type(parts).__name__
+        raise UserError(
+            f"dataset {name!r} returned a {what} without its splits; return Parts(classes, train=…, test=…)"
+        )
+    return parts
 
 
 def _test_part(labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,11 +14,12 @@ from generalist.evaluation.identity import model_hash, verdict_key
 from generalist.evaluation.records import read_record
 from generalist.evaluation.red_flags import Flag, examine_model, no_weights
 from generalist.evaluation.standing import Ended, Standing
-from generalist.evaluation.suite import Stage, Suite, load_suite
+from generalist.evaluation.suite import SUITES, Stage, Suite, load_suite
 from generalist.evaluation.verdicts import Verdicts
 
 __all__ = [
     "MEAN",
+    "SUITES",
     "SUITE_NAMES",
     "UNION",
     "Ended",

@@ -20,6 +20,7 @@ from generalist.core.errors import RunError, UserError
 from generalist.core.files import write_atomically
 from generalist.core.names import MEAN, UNION
 from generalist.core.threat import Threat
+from generalist.core.user_code import is_users, raised
 from generalist.data import Split, sequential_batches
 from generalist.distributed import ranks
 from generalist.evaluation.accuracy import interval, percent
@@ -383,7 +384,18 @@ def _attack(
     All is recomputed on what came back, which must lie in ball and box.
     """
     streams = stage_streams(seed, stage.label, threat, x)
-    attacked = ATTACKS.get(stage.attack)(model, x, y, threat=threat, generator=streams, **stage.options)
+    attack = ATTACKS.get(stage.attack)
+    try:
+        attacked = attack(model, x, y, threat=threat, generator=streams, **stage.options)
+    except (UserError, RunError, MemoryError):
+        raise
+    except Exception as error:
+        if is_users(attack):
+            raise raised("attack", stage.attack, error) from error
+        raise
+    if not isinstance(attacked, Tensor) or attacked.shape != x.shape:
+        what = f"{list(attacked.shape)}" if isinstance(attacked, Tensor) else f"a {type(attacked).__name__}"
+        raise UserError(f"attack {stage.attack!r} returned {what}; it must return images {list(x.shape)}")
     largest = threat.size(attacked - x).max().item()
     far = largest > threat.radius * (1 + BALL_TOLERANCE)
     if far or attacked.min() < 0 or attacked.max() > 1 or not torch.isfinite(attacked).all():

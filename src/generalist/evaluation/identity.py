@@ -1,12 +1,8 @@
 """Which model a figure belongs to: its tensors, its code, and what it computes."""
 
 import hashlib
-import os
 import re
-import sys
 from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +10,12 @@ from torch import Tensor, nn
 from generalist.attacks import frozen
 from generalist.attacks.view import steady_forward
 from generalist.core.rng import generator
+from generalist.core.user_code import OWN_PACKAGES, sources
 from generalist.data.splits import Shape
 from generalist.distributed import ranks
 from generalist.models.attributes import attributes
 
 PROBE_IMAGES = 16
-_OWN_PACKAGES = ("torch", "generalist")
-_STANDARD_LIBRARY = Path(os.__file__).resolve().parent
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+|'tensor', \d+, \d+")
 """What differs between two processes."""
 
@@ -61,28 +56,8 @@ def _attributes(model: nn.Module) -> Iterator[bytes]:
 def _sources(model: nn.Module) -> Iterator[bytes]:
     """The files that a stranger's modules are written in, and those of the user's own that they refer to."""
     kinds = {base for module in model.modules() for base in type(module).__mro__}
-    found = {kind.__module__ for kind in kinds if kind.__module__.partition(".")[0] not in (*_OWN_PACKAGES, "builtins")}
-    waiting = list(found)
-    while waiting:
-        module = sys.modules.get(waiting.pop())
-        for value in list(vars(module).values()) if module is not None and _is_users(module) else ():
-            name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-            other = sys.modules.get(name) if isinstance(name, str) else None
-            if other is not None and other.__name__ not in found and _is_users(other):
-                found.add(other.__name__)
-                waiting.append(other.__name__)
-    for name in sorted(found):
-        file = getattr(sys.modules.get(name), "__file__", None)
-        yield Path(file).read_bytes() if file and Path(file).is_file() else b""
-
-
-def _is_users(module: ModuleType) -> bool:
-    """Whether it is a file of the user's own, not an installed package's or Python's."""
-    file = getattr(module, "__file__", None)
-    if not file or module.__name__.partition(".")[0] in _OWN_PACKAGES:
-        return False
-    path = Path(file).resolve()
-    return "site-packages" not in path.parts and not path.is_relative_to(_STANDARD_LIBRARY)
+    found = {kind.__module__ for kind in kinds if kind.__module__.partition(".")[0] not in (*OWN_PACKAGES, "builtins")}
+    return sources(found)
 
 
 @torch.no_grad()

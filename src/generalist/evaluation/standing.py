@@ -52,9 +52,9 @@ PASSES_A_STEP = {"square": 1, "fab-t": 3}
 
 def passes_per_image(stage: Stage, classes: int) -> float:
     """The passes of an image that survives the stage; one that does not takes fewer."""
-    options = stage.options
-    steps = int(options.get("steps") or options.get("queries") or 1)
-    runs = int(options.get("restarts", 1)) * min(int(options.get("targets", 1)), max(1, classes - 1))
+    options = {key: value for key, value in stage.options.items() if isinstance(value, int)}
+    steps = options.get("steps") or options.get("queries") or 1
+    runs = options.get("restarts", 1) * min(options.get("targets", 1), max(1, classes - 1))
     return 1.0 + steps * runs * PASSES_A_STEP.get(stage.attack, 2)
 
 

@@ -7,6 +7,7 @@ digest; one that does not check is left out with a warning, and its verdicts are
 
 import json
 import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, BinaryIO
 
 from torch import Tensor
 
-from generalist.core.files import fingerprint, seal_holds, sealed
+from generalist.core.files import LONGEST_NAME, fingerprint, seal_holds, sealed
 from generalist.core.rng import image_ids
 from generalist.core.threat import Threat
 from generalist.distributed import ranks
@@ -51,7 +52,8 @@ class Verdicts:
     def _path(self, threat: Threat, stage: Stage) -> Path | None:
         if self._folder is None:
             return None
-        return self._folder / f"{stage.attack}-{self._key(threat, stage)[:24]}.jsonl"
+        readable = re.sub(r"[^\w.-]", "_", stage.attack)[:LONGEST_NAME]  # module:callable, or any registered name
+        return self._folder / f"{readable}-{self._key(threat, stage)[:24]}.jsonl"
 
     def _files(self, threat: Threat, stage: Stage) -> list[Path]:
         """That of the main rank, and those of the others."""

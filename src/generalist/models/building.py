@@ -31,9 +31,30 @@ def build_model(
     seed: int = 0,
     **options: Any,
 ) -> Classifier:
-    """The model of that name with normalisation inside; its weights depend on `seed` alone.
+    """A model with normalisation inside; its weights depend on `seed` alone.
 
     It is channels-last, unless it is somebody else's and a probe does not show that it works so.
+
+    Args:
+        name: A name of `MODELS`, wrn-<depth>-<factor>, timm/<name>, or `module:callable`, a function or class of your
+            own that returns a torch module and takes any of classes (or num_classes), channels and size.
+        classes: How many logits per image.
+        channels: Of the images.
+        size: Their side in pixels.
+        width: A knob of most shipped networks: the channels of their first stage.
+        mean: What is subtracted from pixels in [0, 1], one number per channel; None is no normalisation.
+        std: What they are divided by, one number per channel.
+        seed: Of the initial weights.
+        options: All other knobs of the network.
+
+    Returns:
+        The Classifier: images [B, channels, size, size] in [0, 1] → logits [B, classes].
+
+    Example:
+        >>> import generalist, torch
+        >>> model = generalist.build_model("small_cnn", classes=10, channels=1, size=8, width=4)
+        >>> model(torch.rand(2, 1, 8, 8)).shape
+        torch.Size([2, 10])
     """
     for field, value in (("classes", classes), ("channels", channels), ("size", size)):
         if value < 1:

@@ -1,18 +1,14 @@
 """Networks that are not ours: `timm/<name>` and `module:callable`."""
 
-import functools
-import importlib
 import inspect
-import os
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from types import ModuleType
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
 
 from generalist.core.errors import UserError, unknown
+from generalist.core.user_code import first_line, importable_here, raised
+from generalist.models.registry import MODELS
 
 Builder = Callable[..., nn.Module]
 
@@ -28,9 +24,9 @@ def timm_builder(name: str, options: Mapping[str, Any]) -> Builder:
         import timm
     except Exception as error:
         # A broken installation fails in many ways; all of them mean that timm cannot be used here.
-        reason = _first_line(error)
+        reason = first_line(error)
         raise UserError(
-            f"model 'timm/{name}' needs timm ({reason}); install it with: pip install 'generalist[timm]'"
+            f"model 'timm/{name}' needs timm ({reason}); install it with: pip install 'robust-generalist[timm]'"
         ) from None
     if name not in timm.list_models():
         raise unknown("timm model", name, timm.list_models())
@@ -39,15 +35,14 @@ def timm_builder(name: str, options: Mapping[str, Any]) -> Builder:
         try:
             return timm.create_model(name, pretrained=False, num_classes=classes, in_chans=channels, **options)
         except Exception as error:
-            raise UserError(f"model 'timm/{name}' with {dict(options)}: {_first_line(error)}") from error
+            raise UserError(f"model 'timm/{name}' with {dict(options)}: {first_line(error)}") from error
 
     return build
 
 
 def callable_builder(name: str, options: Mapping[str, Any]) -> Builder:
     """The builder that `module:callable` names, given those of our arguments that its signature takes."""
-    with _importable_here():
-        function = _find(name)
+    function = MODELS.get(name)
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -64,63 +59,14 @@ def callable_builder(name: str, options: Mapping[str, Any]) -> Builder:
         if open_ended and not {"classes", "num_classes"} & set(takes):
             given["num_classes"] = classes  # what builders that pass **kwargs on (torchvision's) expect
         try:
-            with _importable_here():
+            with importable_here():
                 network = function(**{**given, **options})
         except UserError:
             raise
         except Exception as error:
-            raise UserError(f"model {name!r} raised {type(error).__name__}: {_first_line(error)}") from error
+            raise raised("model", name, error) from error
         if not isinstance(network, nn.Module):
             raise UserError(f"model {name!r} returned a {type(network).__name__}; it must return a torch.nn.Module")
         return network
 
     return build
-
-
-def _find(name: str) -> Callable[..., Any]:
-    """The callable of a `module:callable`, which may be dotted on either side."""
-    module_name, _, path = name.partition(":")
-    if not module_name or not path:
-        raise UserError(f"model {name!r}; a model of your own is written module:callable")
-    module = _import(name, module_name)
-    try:
-        found = functools.reduce(getattr, path.split("."), module)
-    except AttributeError:
-        public = [item for item in vars(module) if not item.startswith("_")]
-        raise unknown(f"name in module {module_name!r}", path, public) from None
-    if not callable(found):
-        raise UserError(f"model {name!r} is a {type(found).__name__}; it must be a function or class")
-    return found
-
-
-def _import(name: str, module_name: str) -> ModuleType:
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise UserError(
-                f"model {name!r}: no module {module_name!r} in the current directory or among the installed packages"
-            ) from None
-        raise UserError(f"model {name!r}: importing {module_name!r} failed: {_first_line(error)}") from error
-    except Exception as error:
-        what = f"{type(error).__name__}: {_first_line(error)}"
-        raise UserError(f"model {name!r}: importing {module_name!r} failed: {what}") from error
-
-
-@contextmanager
-def _importable_here() -> Iterator[None]:
-    """The current directory at the head of the import path, as `python -m` has it."""
-    here = os.getcwd()
-    if here in sys.path or "" in sys.path:
-        yield
-        return
-    sys.path.insert(0, here)
-    importlib.invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path.remove(here)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

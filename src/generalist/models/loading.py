@@ -27,7 +27,23 @@ _TORCH_FILES = (".pt", ".pth", ".ckpt", ".model", ".bin", ".th", ".tar")
 
 
 def save_model(model: nn.Module, path: str | Path, *, extra: Mapping[str, Any] | None = None) -> Path:
-    """Write a model; gives back the path of the weights. Each file is replaced whole or not at all."""
+    """Write a model: `<path>.safetensors` has its weights, `<path>.json` how to build it. Both are atomic writes.
+
+    Args:
+        model: What `build_model` returned.
+        path: With or without the ending .safetensors.
+        extra: Of JSON types, kept beside the model.
+
+    Returns:
+        The path of the weights.
+
+    Example:
+        >>> import generalist, tempfile
+        >>> model = generalist.build_model("small_cnn", classes=10, channels=1, size=8, width=4)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     print(generalist.save_model(model, f"{folder}/mine").name)
+        mine.safetensors
+    """
     spec = getattr(model, "spec", None)
     if not isinstance(spec, ModelSpec):
         raise UserError(f"a {type(model).__name__} without a spec cannot be saved; build it with build_model")
@@ -50,7 +66,22 @@ def save_model(model: nn.Module, path: str | Path, *, extra: Mapping[str, Any] |
 
 
 def load_model(path: str | Path) -> Classifier:
-    """The model that `save_model` wrote, checked against its hash, in eval mode; any of its two files names it."""
+    """The model that `save_model` wrote, checked against its hash.
+
+    Args:
+        path: Any of its two files, or their name without the ending.
+
+    Returns:
+        The Classifier, in eval mode: images [B, C, H, W] in [0, 1] → logits [B, classes].
+
+    Example:
+        >>> import generalist, tempfile
+        >>> model = generalist.build_model("small_cnn", classes=10, channels=1, size=8, width=4)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     again = generalist.load_model(generalist.save_model(model, f"{folder}/mine"))
+        >>> again.spec == model.spec, again.training
+        (True, False)
+    """
     weights, card = _files(path)
     described = _read_card(card)
     packed = _read_described(weights, card, described)
@@ -89,7 +120,24 @@ def read_extra(path: str | Path) -> dict[str, Any]:
 
 
 def load_weights(model: nn.Module, path: str | Path) -> None:
-    """Load a foreign checkpoint into a model, pairing by name under whatever prefix; see `checkpoints`."""
+    """Load somebody else's checkpoint into a model, in place; tensors are paired by name under whatever prefix.
+
+    Args:
+        model: Any torch module; one of `build_model` takes over the file's normalisation, if it has one.
+        path: A .safetensors file, or tensors and plain values that torch.save wrote (.pt, .pth, .ckpt, .model and so
+            on), nested or not. Pickled Python objects are refused.
+
+    Example:
+        >>> import generalist, tempfile, torch
+        >>> model = generalist.build_model("small_cnn", classes=10, channels=1, size=8, width=4)
+        >>> state = {f"module.{name}": tensor + 1 for name, tensor in model.network.state_dict().items()}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     torch.save({"state_dict": state}, f"{folder}/theirs.pt")
+        ...     generalist.load_weights(model, f"{folder}/theirs.pt")
+        >>> name = next(iter(model.network.state_dict()))
+        >>> torch.equal(model.network.state_dict()[name], state[f"module.{name}"])
+        True
+    """
     path = Path(path)
     if path.suffix == ".safetensors":
         _, card = _files(path)

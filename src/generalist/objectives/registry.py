@@ -10,7 +10,9 @@ from generalist.core.errors import UserError
 from generalist.core.registry import Registry
 from generalist.objectives.module import FunctionObjective, ObjectiveModule, as_module
 
-OBJECTIVES: Registry[Callable[..., Any]] = Registry("objective", runtime=("context", "networks"))
+OBJECTIVES: Registry[Callable[..., Any]] = Registry(
+    "objective", runtime=("context", "networks"), called="model, x, y, *, context", instances=True
+)
 """Objectives by name: functions `(model, x, y, *, context, …) -> Loss`, and subclasses of `ObjectiveModule`.
 
 The keyword-only arguments of an entry, except `context` and `networks`, are the fields that a recipe may set. Their

@@ -50,7 +50,7 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Raw:
         if value is None:
             result.pop(key, None)
         elif isinstance(old, Mapping) and isinstance(value, Mapping):
-            result[key] = {**_kept(old, value), **value} if _another(old, value) else merge(old, value)
+            result[key] = {**_kept(key, old, value), **value} if _another(old, value) else merge(old, value)
         else:
             result[key] = value
     return result
@@ -65,15 +65,15 @@ def _another(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 ATTACK_FIELDS = ("threat", "threats", "steps", "step_size")
 
 
-def _kept(old: Mapping[str, Any], new: Mapping[str, Any]) -> Raw:
+def _kept(key: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Raw:
     """An objective of another name keeps the attack of the old one, as far as it has such fields."""
     attack = {field: old[field] for field in ATTACK_FIELDS if field in old}
-    if not attack:
+    if key != "objective" or not attack:
         return {}
     from generalist.objectives import OBJECTIVES  # imports torch
 
     name = str(new.get("name", ""))
-    if name not in OBJECTIVES.names() or str(old.get("name", "")) not in OBJECTIVES.names():
+    if name not in OBJECTIVES or old.get("name") not in OBJECTIVES:
         return {}
     fields = OBJECTIVES.schema(name).model_fields
     return {field: value for field, value in attack.items() if field in fields}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from generalist.core.errors import UserError, unknown
+from generalist.core.user_code import is_reference
 from generalist.evaluation import SUITE_NAMES, load_suite, model_hash
 from generalist.recipes.catalogue import method_of
 from generalist.report.comparison import Comparison, Entry, distinct_names, make_comparison
@@ -47,8 +48,8 @@ def _run_folders(paths: Sequence[Path]) -> list[Path]:
 
 
 def _suite_name(given: str, runs: Sequence[Run]) -> str:
-    """A suite's name, shipped or recorded in some run, or the YAML file of one."""
-    if Path(given).is_file():
+    """A suite's name, shipped or recorded in some run, the YAML file of one, or module:callable."""
+    if Path(given).is_file() or is_reference(given):
         return load_suite(given).name
     known = {*SUITE_NAMES, *(name for run in runs for name in run.recorded_suites)}
     if given not in known:

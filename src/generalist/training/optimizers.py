@@ -10,7 +10,7 @@ from torch import nn
 from generalist.core.registry import Registry
 from generalist.core.types import NonNegativeFloat, PositiveFloat
 
-OPTIMIZERS: Registry[Callable[..., torch.optim.Optimizer]] = Registry("optimizer")
+OPTIMIZERS: Registry[Callable[..., torch.optim.Optimizer]] = Registry("optimizer", called="parameters, *, lr")
 
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 
