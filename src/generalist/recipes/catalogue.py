@@ -1,6 +1,7 @@
 """Recipes by name or file: `extends`, task templates and overrides resolved into one checked recipe."""
 
 import difflib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,17 +28,50 @@ ORIGIN_FIELDS = ("setting", "method")
 """What a recipe was composed of; nobody gives them but the composition."""
 
 
-def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = (), *, method: str | None = None) -> Recipe:
-    """A shipped name or a YAML file, with `field.path=value` overrides.
+Overrides = Sequence[str] | Mapping[str, Any]
+"""Recipe fields to change: `["training.epochs=10"]`, or `{"training.epochs": 10}`."""
 
-    A setting's name, or a file that extends one, becomes a recipe by a `method`, whose name is added to its own.
+
+def load_recipe(
+    recipe: str | Path | Mapping[str, Any], overrides: Overrides = (), *, method: str | None = None
+) -> Recipe:
+    """A recipe, with everything resolved and checked.
+
+    Args:
+        recipe: A shipped name, a setting's name, a YAML file, or what such a file would hold as a mapping. The last
+            two may extend another recipe or a setting (`extends: digits-at`).
+        overrides: Fields to change: `{"training.epochs": 10}`, or `["training.epochs=10"]` as on the command line.
+        method: The method that completes a setting, or a recipe that extends one; its name is added to the recipe's.
+
+    Returns:
+        The recipe: everything that decides a result.
+
+    Example:
+        >>> import generalist
+        >>> generalist.load_recipe("digits-at", {"training.epochs": 3}).training.epochs
+        3
+        >>> mine = {"extends": "digits", "name": "mine", "training": {"epochs": 5}}
+        >>> generalist.load_recipe(mine, method="trades").name
+        'mine-trades'
     """
-    raw = _resolve(str(name_or_path), here=Path.cwd(), trail=(), method=method)
+    if isinstance(recipe, Mapping):
+        raw = _extended(dict(recipe), Path.cwd() / "recipe", trail=(), method=method)
+    else:
+        raw = _resolve(str(recipe), here=Path.cwd(), trail=(), method=method)
     raw = _fill_from_tasks(raw)
-    for override in sorted(overrides, key=_names_component, reverse=True):
+    for override in sorted(_as_texts(overrides), key=_names_component, reverse=True):
         raw = merge(raw, _parse_override(override, raw))
-    recipe = parse_recipe(_located(raw, Path.cwd()))
-    return recipe.model_copy(update={"method": method_of(recipe)}) if recipe.method else recipe
+    checked = parse_recipe(_located(raw, Path.cwd()))
+    return checked.model_copy(update={"method": method_of(checked)}) if checked.method else checked
+
+
+def _as_texts(overrides: Overrides) -> list[str]:
+    """`{"training.epochs": 10}` as `training.epochs=10`; JSON is YAML, and what it lacks (a threat) is text."""
+    if isinstance(overrides, str):
+        raise UserError(f"overrides is a mapping or a list of field=value, got the text {shown(overrides)}")
+    if isinstance(overrides, Mapping):
+        return [f"{field}={json.dumps(value, default=str)}" for field, value in overrides.items()]
+    return list(overrides)
 
 
 def method_of(recipe: Recipe) -> str | None:
@@ -82,7 +116,12 @@ def _resolve(name: str, *, here: Path, trail: tuple[Path, ...], method: str | No
         raise UserError(f"recipes extend each other in a circle: {' → '.join(map(str, (*trail, path)))}")
     if not path.is_file():
         raise _no_recipe(name, path, trail)
-    raw = _located(read_yaml(path), path.parent)
+    return _extended(read_yaml(path), path, trail=trail, method=method)
+
+
+def _extended(given: Raw, path: Path, *, trail: tuple[Path, ...], method: str | None) -> Raw:
+    """The fields over those of what they extend; `path` is the file that has them, or stands for one."""
+    raw = _located(given, path.parent)
     base = raw.pop("extends", None)
     for field in ORIGIN_FIELDS if base is not None else ():
         if field in raw:

@@ -1,11 +1,10 @@
 """A recipe into a run folder: data, needed networks, training, models, summary and figures."""
 
-import json
 import os
 import platform
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from generalist.distributed import ranks
 from generalist.distributed.shared_batchnorm import has_unshared_batchnorm
 from generalist.evaluation import model_hash
 from generalist.models import load_weights
-from generalist.recipes.catalogue import load_recipe
+from generalist.recipes.catalogue import Overrides, load_recipe
 from generalist.recipes.cost import passes_per_step
 from generalist.recipes.schema import Recipe
 from generalist.report.console import Reporter, Silent, make_reporter
@@ -31,8 +30,6 @@ from generalist.training.loop import fit
 from generalist.training.placement import Phase, phases
 from generalist.training.selection import Selection
 from generalist.version import __version__
-
-Overrides = Sequence[str] | Mapping[str, Any]
 
 
 def train(
@@ -69,7 +66,7 @@ def train(
         ['global', 'linf']
     """
     if not isinstance(recipe, Recipe):
-        recipe = load_recipe(recipe, _as_texts(overrides), method=method)
+        recipe = load_recipe(recipe, overrides, method=method)
     elif overrides or method:
         raise UserError("overrides and method go with a recipe's name or file; this recipe is complete already")
     folder = user_path(out) if out is not None else Path("runs") / recipe.name
@@ -92,15 +89,6 @@ def train(
         _train(run, experiment, reporter, resume=resume)
         ranks.run_on_main(lambda: _finish(run, experiment))
     return run
-
-
-def _as_texts(overrides: Overrides) -> list[str]:
-    """`{"training.epochs": 10}` as `training.epochs=10`; JSON is YAML, and what it lacks (a threat) is text."""
-    if isinstance(overrides, str):
-        raise UserError(f"overrides is a mapping or a list of field=value, got the text {overrides!r}")
-    if isinstance(overrides, Mapping):
-        return [f"{field}={json.dumps(value, default=str)}" for field, value in overrides.items()]
-    return list(overrides)
 
 
 def _mark_owner(run: Run, experiment: Experiment, networks: Mapping[str, nn.Module]) -> None:
