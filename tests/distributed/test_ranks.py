@@ -18,6 +18,7 @@ import generalist
 from generalist.training.scaling import Job, Machines, epoch
 
 HERE = Path(__file__).parent
+SOURCE = Path(generalist.__file__).parents[1]  # so that the processes run the code that is tested
 ALL = bool(os.environ.get("GENERALIST_ALL_TESTS"))
 LONG = pytest.mark.skipif(not ALL, reason="minutes of starting processes; `make ranks` runs it")
 TINY = ["data.limit=132", "training.batch_size=33", "validation.images=20", "validation.steps=2", "training.epochs=6",
@@ -46,7 +47,7 @@ def command(count, name, sets, out, *more, torchrun=(), module="generalist"):
 
 
 def environment(**more):
-    found = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE), **more}
+    found = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{HERE}{os.pathsep}{SOURCE}", **more}
     return {key: value for key, value in found.items() if not key.startswith(("COV_", "PYTEST_"))}
 
 

@@ -215,7 +215,7 @@ def test_part_gives_pixels_that_matter_less_a_smaller_bound(case):
     assert value("part", case, progress=0.1, deviations=0.5, **LINF).total.item() == pytest.approx(ce(WORST), rel=1e-5)
     with pytest.raises(UserError, match="linf"):
         make_objective("part", {"threat": "l2:1"})
-    with pytest.raises(UserError, match="one number a threat, got 1 for 2"):
+    with pytest.raises(UserError, match="one number per threat, got 1 for 2"):
         make_objective("msd", {"threats": ["linf:1", "l2:1"], "step_sizes": [0.1]})
 
 

@@ -1,4 +1,4 @@
-"""What an attacker may do: a norm and a radius in pixel units. The only code that knows a norm."""
+"""What an attacker may do: a norm and a radius in pixel units, with the projections, directions and random starts."""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The shapes of things that travel between the layers."""
+"""The types that all layers share: batches, losses, the context of a step, and numbers with a range."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,9 +18,20 @@ StateTree = dict[str, Tensor]
 
 
 class Batch(NamedTuple):
-    """Images [B, C, H, W] float32 in [0, 1], labels [B] int64, and each image's index in its split [B] int64.
+    """A batch of labelled images.
 
-    Images of `data.extra` come last; `extra` [B] marks them, where there are any.
+    Args:
+        x: images [B, C, H, W], float32 in [0, 1].
+        y: labels [B], int64.
+        ids: index of each image in its split [B], int64; it names the image's random streams.
+        extra: bool [B], true for images of `data.extra`, which come last; None where there are none.
+
+    Example:
+        >>> import torch
+        >>> from generalist import Batch
+        >>> batch = Batch(x=torch.rand(2, 3, 32, 32), y=torch.tensor([0, 7]), ids=torch.arange(2))
+        >>> batch.x.shape, batch.extra
+        (torch.Size([2, 3, 32, 32]), None)
     """
 
     x: Tensor
@@ -31,18 +42,30 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class LossTerms:
-    """A loss and what it is made of; everything stays on the device."""
+    """The loss of a batch and its terms, which are only reported. Everything stays on the device.
+
+    Args:
+        total: the loss that is minimised, a scalar with a gradient.
+        parts: scalars by name, detached; their means over an epoch are written to the metrics.
+
+    Example:
+        >>> import torch
+        >>> from generalist import LossTerms
+        >>> clean, robust = torch.tensor(0.5), torch.tensor(1.5)
+        >>> LossTerms((clean + robust) / 2, {"clean": clean, "robust": robust}).total
+        tensor(1.)
+    """
 
     total: Tensor
     parts: dict[str, Tensor] = field(default_factory=dict)
 
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
-"""(logits [B, K], labels [B]) → loss of each image [B], to be raised by an attack."""
+"""(logits [B, K], labels [B]) → loss per image [B], which an attack maximises."""
 
 
 Loss = Callable[[], LossTerms]
-"""The loss of a prepared batch, under the weights as they are when it is called."""
+"""The loss of a batch that is attacked already, under the weights at the time of the call."""
 
 
 class BatchTeam(Protocol):
@@ -134,8 +157,8 @@ NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Unit = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 Natural = Annotated[int, Field(ge=0, le=1_000_000)]
-"""The bounds are far from anything useful: what is beyond them is a slip, and would only fail later and worse."""
+"""The bounds are far from anything useful: a number beyond them is a mistake, and would fail later with less to say."""
 Steps = Annotated[int, Field(ge=1, le=10_000)]
-"""Of an attack that judges."""
+"""Number of steps of an attack that evaluates a model."""
 InnerSteps = Annotated[int, Field(ge=1, le=1000)]
-"""Of an attack that trains, at every step of training."""
+"""Number of steps of an attack within one step of training."""

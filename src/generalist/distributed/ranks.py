@@ -1,4 +1,8 @@
-"""The processes that share a job: one, unless torchrun started more. The only code that talks to torch.distributed."""
+"""The processes (ranks) of a job, which are one unless torchrun started more, and what they send each other.
+
+Every function works with one process too, and does nothing then. Nothing here is ambient but the default process group
+of torch.distributed: who shares a batch is a `Team`, which is passed on explicitly.
+"""
 
 import os
 import time
@@ -22,11 +26,12 @@ T = TypeVar("T")
 
 @dataclass
 class Traffic:
-    """Bytes that this process has sent, by what for; of tensors, with the usual algorithms (ring, tree)."""
+    """Bytes of tensors that this process has sent, by purpose, as counted for ring and tree algorithms."""
 
     sent: dict[str, int]
 
     def add(self, purpose: str, size: float) -> None:
+        """Add `size` bytes."""
         self.sent[purpose] = self.sent.get(purpose, 0) + round(size)
 
 
@@ -34,35 +39,37 @@ traffic = Traffic({})
 
 
 def rank() -> int:
+    """Number of this process, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world() -> int:
+    """How many processes have joined."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def is_main() -> bool:
-    """Whether this process is the one that writes and speaks."""
+    """Whether this is the main rank, the only one that writes files and prints."""
     return rank() == 0
 
 
 def restarted() -> bool:
-    """Whether torchrun has begun anew after a process was lost."""
+    """Whether torchrun has restarted the processes after one was lost."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 @contextmanager
 def joined_ranks() -> Iterator[None]:
-    """Inside, this process is one of those that torchrun started; alone, nothing changes.
+    """Inside, this process has joined those that torchrun started; a single process is left as it is.
 
-    Each takes its share of the cores: busy processes with a thread for every core spin against one another.
+    Each process uses its share of the cores: busy processes with one thread per core each slow each other down.
     """
     if launched_processes() == 1 or dist.is_initialized():
         yield
         return
-    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if here > 1:  # else nobody shares the cores, and OMP_NUM_THREADS is the user's own, not torchrun's
-        torch.set_num_threads(threads_each(here))
+    on_this_machine = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if on_this_machine > 1:  # else the cores are not shared, and OMP_NUM_THREADS was set by the user, not by torchrun
+        torch.set_num_threads(threads_each(on_this_machine))
     if torch.cuda.is_available():
         torch.cuda.set_device(local_rank())
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
@@ -74,7 +81,7 @@ def joined_ranks() -> Iterator[None]:
         raise UserError(f"the processes could not find each other: {str(error).splitlines()[0]}") from None
     try:
         yield
-        barrier()  # nobody leaves while another still talks to it
+        barrier()  # a process that left early would break the exchanges of the others
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
@@ -82,13 +89,13 @@ def joined_ranks() -> Iterator[None]:
 
 
 def threads_each(processes: int) -> int:
-    """Threads for each of so many processes on this machine."""
+    """Threads per process where this many processes share the machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // processes)
 
 
 def patience() -> timedelta:
-    """How long the others are waited for: $GENERALIST_TIMEOUT seconds, or half an hour."""
+    """Timeout of every exchange: $GENERALIST_TIMEOUT seconds, or half an hour."""
     given = os.environ.get("GENERALIST_TIMEOUT", "1800")
     try:
         return timedelta(seconds=float(given))
@@ -97,7 +104,7 @@ def patience() -> timedelta:
 
 
 def barrier() -> None:
-    """Until every process is here; one that does not come in time is named."""
+    """Wait for all processes; the error names one that does not arrive in time."""
     if world() == 1:
         return
     began = time.monotonic()
@@ -110,7 +117,7 @@ def barrier() -> None:
 
 
 def all_gather(value: Any) -> list[Any]:
-    """What every process has, in the order of ranks, to each of them. Small things only: it is pickled among ours."""
+    """The value of every rank, in order, on all ranks. For small values: they are pickled."""
     if world() == 1:
         return [value]
     barrier()
@@ -120,7 +127,7 @@ def all_gather(value: Any) -> list[Any]:
 
 
 def run_on_main(function: Callable[[], T]) -> T | None:
-    """Done by rank 0 alone while the others wait; what goes wrong there ends all of them."""
+    """Call the function on the main rank while the others wait; a UserError or RunError is raised on all of them."""
     result, error = None, None
     if is_main():
         try:
@@ -134,7 +141,7 @@ def run_on_main(function: Callable[[], T]) -> T | None:
 
 
 def all_reduce_(tensors: Sequence[Tensor], *, purpose: str) -> None:
-    """Each tensor ← its sum over all processes, as one reduction."""
+    """Each tensor ← its sum over all ranks, by one all-reduce."""
     if world() == 1 or not tensors:
         return
     barrier()
@@ -148,7 +155,7 @@ def _reduce_(tensors: Sequence[Tensor], group: Any, count: int, purpose: str) ->
 
 
 def broadcast_(tensors: Sequence[Tensor], *, source: int, purpose: str) -> None:
-    """Each tensor ← that of the rank `source`, on every rank."""
+    """Each tensor ← that of rank `source`, on all ranks; one broadcast per type."""
     if world() == 1:
         return
     barrier()
@@ -161,7 +168,7 @@ def broadcast_(tensors: Sequence[Tensor], *, source: int, purpose: str) -> None:
 
 @contextmanager
 def _as_one(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-    """All of them in one row, to be written to; what is in it afterwards is what they get."""
+    """The tensors as one flat tensor; what it holds at the end is copied back to them."""
     flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
     yield flat
     for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
@@ -171,9 +178,10 @@ def _as_one(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
 def hand_over(
     tensors: Mapping[str, Tensor] | None, values: Any, *, source: int, to: Sequence[int], purpose: str
 ) -> tuple[dict[str, Tensor], Any] | None:
-    """Named tensors and plain values from the rank `source` to the ranks `to`; all of these call it together.
+    """Send named tensors and plain values from rank `source` to the ranks `to`; all of these call this together.
 
-    What was received, or None on ranks that are neither. The source gets nothing back.
+    Returns:
+        What was received; None on the source, and on ranks that take no part.
     """
     me, receivers = rank(), [other for other in to if other != source]
     if me == source:
@@ -198,7 +206,7 @@ def hand_over(
 
 
 def split_evenly(rows: slice, pieces: int) -> list[slice]:
-    """The rows in so many consecutive parts that differ by one at most; the longer ones come first."""
+    """The rows in `pieces` consecutive parts whose lengths differ by at most one; the longer parts come first."""
     size, longer = divmod(rows.stop - rows.start, pieces)
     starts = [rows.start + index * size + min(index, longer) for index in range(pieces + 1)]
     return [slice(first, stop) for first, stop in pairwise(starts)]
@@ -206,25 +214,27 @@ def split_evenly(rows: slice, pieces: int) -> list[slice]:
 
 @dataclass(frozen=True)
 class Team:
-    """The ranks that share a learner's batches, and this one's place among them."""
+    """The ranks that share the batches of a learner. `group` is their process group, None for a single rank."""
 
     ranks: tuple[int, ...] = (0,)
     group: Any = None
 
     @property
     def size(self) -> int:
+        """Number of ranks."""
         return len(self.ranks)
 
     @property
     def place(self) -> int:
+        """Index of this rank in the team."""
         return self.ranks.index(rank())
 
     def rows(self, count: int) -> slice:
-        """This rank's part of a batch of `count`; parts differ by one image at most."""
+        """This rank's rows of a batch of `count` images; ranks differ by at most one image."""
         return split_evenly(slice(0, count), self.size)[self.place]
 
     def all_reduce_(self, tensors: Sequence[Tensor], *, purpose: str) -> None:
-        """Each tensor ← its sum over the team, as one reduction."""
+        """Each tensor ← its sum over the team, by one all-reduce."""
         if self.size > 1 and tensors:
             _reduce_(tensors, self.group, self.size, purpose)
 
@@ -253,6 +263,6 @@ ALONE = Team()
 
 
 def make_teams(placements: Sequence[Sequence[int]]) -> dict[tuple[int, ...], Team]:
-    """A team for every set of ranks; all processes must call this together, with the same sets in the same order."""
+    """A team per set of ranks. All processes must call this together, with the same sets in the same order."""
     wanted = list(dict.fromkeys(tuple(ranks) for ranks in placements))
     return {ranks: Team(ranks, dist.new_group(list(ranks)) if len(ranks) > 1 else None) for ranks in wanted}

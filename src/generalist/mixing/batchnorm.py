@@ -1,4 +1,4 @@
-"""BatchNorm statistics of an averaged model, measured afresh."""
+"""BatchNorm statistics of an averaged model, measured on training batches."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,6 +9,7 @@ from generalist.core.types import Batch, Objective, step_context
 
 
 def has_batchnorm(model: nn.Module) -> bool:
+    """Whether the model has a BatchNorm layer of any kind."""
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
@@ -16,7 +17,15 @@ def has_batchnorm(model: nn.Module) -> bool:
 def recalibrate_(
     model: nn.Module, objectives: Sequence[Objective], batches: Iterable[Batch], *, seed: int, progress: float
 ) -> None:
-    """Running statistics ← plain averages over clean inputs and over what each task feeds the model in training."""
+    """Running statistics ← plain averages over clean images and over what each objective feeds the model.
+
+    Args:
+        model: the model to measure; its mode and momenta are restored.
+        objectives: those whose inputs count; none for clean images alone.
+        batches: the batches to measure on.
+        seed: of the attacks of the objectives.
+        progress: how much of training is done, 0 to 1.
+    """
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     if not norms:
         return
@@ -30,8 +39,8 @@ def recalibrate_(
             model.train()
             model(batch.x)
             for index, objective in enumerate(objectives):
-                now = step_context(seed, "recalibrate", index, ids=batch.ids, progress=progress, extra=batch.extra)
-                objective(model, batch.x, batch.y, context=now)()
+                context = step_context(seed, "recalibrate", index, ids=batch.ids, progress=progress, extra=batch.extra)
+                objective(model, batch.x, batch.y, context=context)()
     finally:
         model.train(training)
         for norm, momentum in zip(norms, momenta, strict=True):

@@ -1,4 +1,4 @@
-"""Training on corrupted images: noise, blur, contrast and brightness, one kind an image."""
+"""Training on corrupted images: noise, blur, contrast and brightness, one kind per image."""
 
 import torch
 import torch.nn.functional as F

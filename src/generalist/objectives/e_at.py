@@ -1,4 +1,4 @@
-"""E-AT (Croce and Hein 2022): one extreme norm a batch, the one that still does harm more often."""
+"""E-AT (Croce and Hein 2022): one extreme norm per batch, drawn in proportion to its errors."""
 
 import torch
 import torch.nn.functional as F
@@ -21,13 +21,13 @@ class ExtremeNorms(ObjectiveModule):
         super().__init__()
         self._threats, self._steps, self._memory = threats, steps, memory
         self.register_buffer("errors", torch.ones(len(threats)))
-        self._chosen, self._wrong = 0, list[Tensor]()  # of the step at work, slice by slice
+        self._chosen, self._wrong = 0, list[Tensor]()  # of the current step, one tensor per part of the batch
 
     def attach_(self, model: nn.Module) -> None:
         self.to(next(model.parameters()).device)
 
     def draw(self, context: StepContext) -> Tensor:
-        """Which threat: a number of no dimension, on the device."""
+        """Index of the threat for this batch: a scalar on the device."""
         reached = self.errors.cumsum(0) / self.errors.sum().clamp_min(1e-12)
         return (context.shared.uniform(1)[0, 0].to(reached) >= reached[:-1]).sum()
 

@@ -33,7 +33,7 @@ class Fast(ObjectiveModule):
         super().__init__()
         self._threat, self._step = threat, step
         self._watch_every, self._collapse = watch_every, collapse
-        self._right = list[Tensor]()  # of the batch being watched: right after one step, right after many
+        self._right = list[Tensor]()  # of the watched batch: correct under one step, correct under many
         self.register_buffer("best", torch.zeros(()))
         self.register_buffer("steps_done", torch.zeros((), dtype=torch.int64))
 

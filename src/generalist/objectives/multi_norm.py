@@ -18,7 +18,7 @@ from generalist.objectives.registry import OBJECTIVES
 def _a_step_each(options: Mapping[str, Any]) -> None:
     sizes, threats = options["step_sizes"], options["threats"]
     if sizes is not None and len(sizes) != len(threats):
-        raise UserError(f"step_sizes takes one number a threat, got {len(sizes)} for {len(threats)} threats")
+        raise UserError(f"step_sizes takes one number per threat, got {len(sizes)} for {len(threats)} threats")
 
 
 @OBJECTIVES.register("average", check=_a_step_each)
@@ -32,8 +32,8 @@ def average(
     steps: InnerSteps = 10,
     step_sizes: StepSizes | None = None,
 ) -> Loss:
-    """The mean of CE(x') over one adversarial batch a threat; with one threat, AT."""
-    attacked = one_a_threat(model, x, y, context, threats, steps, step_sizes)
+    """The mean of CE(x') over one adversarial batch per threat; with one threat, AT."""
+    attacked = one_per_threat(model, x, y, context, threats, steps, step_sizes)
 
     def loss() -> LossTerms:
         losses = {str(t): F.cross_entropy(model(x_adv), y) for t, x_adv in zip(threats, attacked, strict=True)}
@@ -55,7 +55,7 @@ def worst(
     step_sizes: StepSizes | None = None,
 ) -> Loss:
     """CE of whichever x' is worst for each image."""
-    attacked = one_a_threat(model, x, y, context, threats, steps, step_sizes)
+    attacked = one_per_threat(model, x, y, context, threats, steps, step_sizes)
     with attack_view(model) as view, torch.no_grad():
         x_adv = highest(view, torch.stack(attacked), y)[0]
     return lambda: LossTerms(F.cross_entropy(model(x_adv), y))
@@ -80,7 +80,7 @@ def msd(
 def steepest_of_all(
     model: nn.Module, x: Tensor, y: Tensor, *, threats: Threats, steps: int, step_sizes: StepSizes | None = None
 ) -> Tensor:
-    """From the image itself: each step tries one move a threat, from one gradient, and keeps the one of highest CE.
+    """From the image itself: each step tries one move per threat, from one gradient, and keeps the one of highest CE.
 
     Each move is projected into its own ball. The point of highest CE over all steps is returned.
     """
@@ -101,7 +101,7 @@ def steepest_of_all(
     return best
 
 
-def one_a_threat(
+def one_per_threat(
     model: nn.Module,
     x: Tensor,
     y: Tensor,
@@ -125,5 +125,5 @@ def highest(view: nn.Module, candidates: Tensor, y: Tensor) -> tuple[Tensor, Ten
 
 
 def _sizes(threats: tuple[Threat, ...], step_sizes: StepSizes | None) -> list[float]:
-    """InnerSteps of ε/4 unless given, one a threat."""
+    """Step sizes, one per threat; ε/4 unless given."""
     return [threat.radius / 4 for threat in threats] if step_sizes is None else [float(size) for size in step_sizes]

@@ -23,7 +23,7 @@ class Ramp(ObjectiveModule):
     """CE on the worse of x_s and x_t + λ·KL(p(x_s)‖p(x_t)), the mean over images with x_s right.
 
     At each epoch's end θ ← θ_old + β·max(0, cos)·Δ_nat + (1−β)·Δ_adv for every tensor, β = ½. Both Δ start from θ_old;
-    Δ_nat is that of a copy trained on clean images beside.
+    Δ_nat is that of a copy that is trained on clean images.
     """
 
     outlives_reset = False

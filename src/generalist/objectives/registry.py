@@ -13,8 +13,9 @@ from generalist.objectives.module import FunctionObjective, ObjectiveModule, as_
 OBJECTIVES: Registry[Callable[..., Any]] = Registry(
     "objective", runtime=("context", "networks"), called="model, x, y, *, context", instances=True
 )
-"""Objectives by name: functions `(model, x, y, *, context, …) -> Loss`, and subclasses of `ObjectiveModule`.
+OBJECTIVES.__doc__ = """Objectives by name.
 
+An entry is a function `(model, x, y, *, context, …) -> Loss` or a subclass of `ObjectiveModule`.
 The keyword-only arguments of an entry, except `context` and `networks`, are the fields that a recipe may set. Their
 types and ranges are checked when the recipe is loaded.
 

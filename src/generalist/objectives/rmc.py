@@ -25,7 +25,7 @@ from generalist.objectives.registry import OBJECTIVES
 
 @OBJECTIVES.register("rmc")
 class Curve(ObjectiveModule):
-    """CE(x') under θ(t), t~U(0, 1) for each batch; x' against θ(t), one threat a batch, all equally often."""
+    """CE(x') under θ(t), t~U(0, 1) for each batch; x' against θ(t), one threat per batch, all equally often."""
 
     needs = ("first", "second")
     outlives_reset = False

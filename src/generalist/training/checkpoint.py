@@ -1,7 +1,7 @@
 """Checkpoints: tensors as safetensors, then a small JSON that names their hash and has a digest of its own.
 
-The JSON is written last, so a checkpoint that has one is whole. The last two are kept, and a broken one is named and
-passed over.
+The JSON is written last, so a checkpoint that has one is complete. The last two are kept. A corrupt one is skipped,
+with a warning that names it.
 """
 
 import warnings
@@ -24,7 +24,7 @@ OLDER_FORMATS = (1,)  # without a digest of the JSON itself
 
 
 def save_checkpoint(folder: Path, step: int, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> Path:
-    """Write the checkpoint of `step`, then drop all but the last two."""
+    """Write the checkpoint of `step`, then delete all but the last two."""
     stem = folder / _name(step)
     content = save_tensors({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     write_atomically(stem.with_suffix(".safetensors"), content)
@@ -40,7 +40,7 @@ def save_checkpoint(folder: Path, step: int, tensors: Mapping[str, Tensor], valu
 
 
 def read_checkpoint(stem: Path, *, owner: Mapping[str, str]) -> tuple[StateTree, dict[str, Any]]:
-    """Tensors and values of one checkpoint, both checked by hash. `owner` says whose it must be, as `values` did."""
+    """Tensors and values of one checkpoint, both checked by hash; its `owner` must be the one given."""
     values = read_json(stem.with_suffix(".json"))
     seal = seal_holds(values)
     if seal is False or (seal is None and values.get("format") not in OLDER_FORMATS):
@@ -71,7 +71,7 @@ def _name(step: int) -> str:
 
 
 def latest_checkpoint(folder: Path, *, owner: Mapping[str, str]) -> tuple[StateTree, dict[str, Any]] | None:
-    """The newest whole checkpoint; None where there is none yet; an error where all of them are broken."""
+    """The newest complete checkpoint; None where there is none yet; an error where all of them are corrupt."""
     broken: UserError | None = None
     for path in sorted(folder.glob("step-*.json"), reverse=True):
         if broken is not None:

@@ -1,4 +1,4 @@
-"""What may go wrong while training, and how it ends: by a clear stop with nothing lost."""
+"""Interrupts, a lock on the run folder, and the stop of a run that diverges."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ from generalist.training.learner import Learner
 
 
 class Interrupted(Exception):
-    """Stopped by a signal after a whole step, with the state saved."""
+    """Stopped by a signal after a complete step, with the state saved."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)
@@ -29,7 +29,7 @@ class Interrupts:
         self.signum: int | None = None
 
     def agreed(self, *, epoch_ended: bool) -> int | None:
-        """The signal that all ranks stop by; several ranks agree at the end of an epoch, when they meet anyway."""
+        """The signal that all ranks stop for, if any; several ranks agree on it only at the end of an epoch."""
         if ranks.world() == 1:
             return self.signum
         return next((signum for signum in ranks.all_gather(self.signum) if signum), None) if epoch_ended else None
@@ -42,7 +42,7 @@ class Interrupts:
 
 @contextmanager
 def interrupts() -> Iterator[Interrupts]:
-    """Signals are collected inside; the handlers before are put back. Outside the main thread nothing is caught."""
+    """Collect signals inside, and restore the handlers at the end. Outside the main thread nothing is collected."""
     collected = Interrupts()
     before = {}
     try:
@@ -59,7 +59,7 @@ def interrupts() -> Iterator[Interrupts]:
 
 @contextmanager
 def sole_owner(lock: Path) -> Iterator[None]:
-    """Hold the folder of this lock file; a second process is refused. The lock goes with the process."""
+    """Lock the folder of this file, so that a second process is refused. The lock ends with the process."""
     folder = lock.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def sole_owner(lock: Path) -> Iterator[None]:
 
 
 def stop_if_diverged(learner: Learner, *, bad_steps: int, step: int) -> None:
-    """Bad steps are never applied, so the parameters are the last good ones; too many in a row end the run."""
+    """End the run after `bad_steps` of them in a row. They are not applied: the parameters are the last good ones."""
     if learner.bad_steps >= bad_steps:
         raise RunError(
             f"learner {learner.name!r} diverged: {learner.bad_steps} steps in a row up to step {step} had a loss or"

@@ -1,4 +1,4 @@
-"""What a run says of itself while it runs, as JSON lines."""
+"""The metrics of a run while it runs, as JSON lines."""
 
 import json
 import os
@@ -14,7 +14,7 @@ RUN = "run"
 
 
 def read_journal(path: Path, *, run: str) -> list[dict[str, Any]]:
-    """The lines of a journal that are as this run wrote them; damaged ones are left out with a warning."""
+    """The intact lines of this run in a journal; damaged ones are left out, with a warning."""
     records, damaged = [], 0
     text = path.read_bytes().decode("utf-8", "replace") if path.exists() else ""
     for line in text.splitlines(keepends=True):
@@ -40,9 +40,9 @@ def _record(line: str, run: str) -> dict[str, Any] | None:
 
 
 class Journal:
-    """A file of JSON lines. Opened at a step, it forgets what an interrupted run wrote after that step.
+    """A file of JSON lines. Lines that an interrupted run wrote after `step` are dropped when it is opened.
 
-    Every line is marked with the `run` it is of.
+    Every line names its `run`.
     """
 
     def __init__(self, path: Path, *, run: str, step: int) -> None:

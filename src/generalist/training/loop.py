@@ -11,7 +11,7 @@ from generalist.training.state import TrainState
 
 
 class Events(Protocol):
-    """What is due when, and what happens then."""
+    """What the loop reports to: a tick after each step, the end of each epoch, and when a checkpoint is due."""
 
     def tick(self, state: TrainState) -> None: ...
     def epoch_ended(self, state: TrainState) -> None: ...

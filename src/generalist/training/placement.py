@@ -1,4 +1,4 @@
-"""Which ranks have which learner, and when: pure functions of the plan, the learners' costs and the number of ranks."""
+"""Which ranks train which learner, and when: pure functions of the plan, the costs and the number of ranks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from generalist.mixing import MixPlan
 
 Ranks = tuple[int, ...]
 PACKED_BEST = 12
-"""So many learners are packed as well as can be; that takes a time that grows exponentially with their number."""
+"""Up to so many learners are packed optimally; the time for that grows exponentially with their number."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of epochs in which the same learners are live; `ranks` of a learner, its leader first."""
+    """A stretch of epochs in which the same learners are active. The first of a learner's `ranks` sends its state."""
 
     first_epoch: int
     epochs: int
@@ -35,13 +35,13 @@ class Phase:
 
 
 def phases(plan: MixPlan, costs: Mapping[str, float], *, ranks: int, batch_size: int) -> list[Phase]:
-    """The live learners placed anew whenever they change; idle ones stay with rank 0, where they cost nothing."""
+    """The active learners, placed anew whenever they change; idle ones stay with rank 0, where they cost nothing."""
 
-    def live(epoch: int) -> tuple[str, ...]:
+    def active(epoch: int) -> tuple[str, ...]:
         return tuple(name for name in plan.gammas if plan.is_active_in_epoch(name, epoch))
 
     found, epoch = [], 0
-    for names, stretch in groupby(range(plan.epochs), key=live):
+    for names, stretch in groupby(range(plan.epochs), key=active):
         length = len(list(stretch))
         busy = {name: costs[name] for name in names}
         placed = place(busy, ranks=ranks, most=batch_size)

@@ -21,6 +21,7 @@ _DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 
 
 def pick_device(name: str = "auto") -> torch.device:
+    """The device of this name; `auto` is a GPU if there is one, else the CPU."""
     if name != "auto":
         try:
             device = torch.device(name)

@@ -1,7 +1,7 @@
 """How long an epoch takes on many machines: a model with two constants, which `benchmarks/ranks.py` measures.
 
 It knows passes, bytes and link speeds. It does not know overlap: gradients and steps are added, which is on the safe
-side. Every learner is live, which is when most is exchanged.
+side. Every learner is active, which is when most is exchanged.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Which state of a model is kept: the best on held-out data, or the last."""
+"""Which state of a model is kept: the best on the selection split, or the last."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Scores:
 class Selection:
     """`models/<name>.safetensors` always holds the state of each model that the rule prefers so far.
 
-    `about` is what every card says besides, such as the run that the model is of.
+    `about` is added to every card, such as the run that the model is of.
     """
 
     def __init__(self, folder: Path, *, rule: Rule, about: Mapping[str, Any] | None = None) -> None:

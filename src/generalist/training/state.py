@@ -1,4 +1,4 @@
-"""Everything a run depends on besides its recipe: saved whole, loaded whole, wherever its learners live."""
+"""Everything a run depends on besides its recipe: saved and loaded as a whole, whichever rank trains which learner."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,26 +19,28 @@ from generalist.training.placement import Phase
 
 @dataclass
 class Tally:
-    """Sums over the epoch so far, on the device, in float64 where the device has it."""
+    """Sums of the loss terms over the steps of the epoch so far, in float32, on the device."""
 
     count: int = 0
     sums: dict[str, Tensor] = field(default_factory=dict)
 
     def add(self, terms: LossTerms) -> None:
+        """Count the loss terms of one step."""
         self.count += 1
         for name, value in {"loss": terms.total, **terms.parts}.items():
             value = value.detach().float()
             self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
 
     def means(self) -> dict[str, float]:
+        """Mean per term."""
         return {name: (value / self.count).item() for name, value in self.sums.items()}
 
 
 class TrainState:
-    """Learners, mix, step, and the running measurements. `global_model` is a place to put θ_g in when it is needed.
+    """Learners, mix, step, and the running measurements. `materialise_global_` writes θ_g into `global_model`.
 
-    Every rank has all learners as objects; those it does not train are not up to date until they are handed over.
-    `owner` says whose checkpoints these are (digests of recipe and data); those of others are refused.
+    Every rank has all learners as objects. Those that it does not train are out of date until they are handed over.
+    `owner` are digests of recipe and data; checkpoints with other digests are refused.
     """
 
     def __init__(self, learners: list[Learner], global_model: nn.Module, *, step: int = 0) -> None:
@@ -54,28 +56,28 @@ class TrainState:
         self._phase: Phase | None = None
         self._teams: dict[tuple[int, ...], ranks.Team] = {}
 
-    # Where the learners live
+    # Which rank trains which learner
 
     def share_(self, phases: list[Phase]) -> None:
-        """Learners live where the phases say, from now on; all ranks call this together, with everything up to date."""
+        """Place the learners as the phases say. All ranks call this together, with all learners up to date."""
         self.phases, self._phase = phases, None
         self._teams = ranks.make_teams([placed for phase in phases for placed in phase.ranks.values()])
 
     def enter_epoch_(self, epoch: int) -> None:
-        """Hand learners over where a new phase begins."""
+        """Hand learners over to other ranks where a new phase begins."""
         phase = next((p for p in self.phases if p.first_epoch <= epoch < p.first_epoch + p.epochs), None)
         if phase is None or phase is self._phase:
             return
         before, self._phase = self._phase, phase
         for name, learner in self.learners.items():
             placed = phase.ranks[name]
-            if before is not None and before.ranks[name] != placed and self._was_live(name, before):
+            if before is not None and before.ranks[name] != placed and self._was_active(name, before):
                 self._hand_over(name, before.ranks[name][0], placed, purpose="placement")
             if ranks.rank() in placed:
                 learner.join_(self._teams[placed])
 
-    def _was_live(self, name: str, last: Phase) -> bool:
-        """Up to this phase. A learner that never was has no share of θ_g yet, and is replaced before it is trained."""
+    def _was_active(self, name: str, last: Phase) -> bool:
+        """Whether it was trained up to this phase. If not it has no share of θ_g, and is reset before it is trained."""
         return any(name in phase.costs for phase in self.phases if phase.first_epoch <= last.first_epoch)
 
     def _ranks(self, name: str) -> tuple[int, ...]:
@@ -86,11 +88,11 @@ class TrainState:
         return ranks.rank() in self._ranks(name)
 
     def led_names(self) -> list[str]:
-        """The learners that this rank speaks for."""
+        """The learners that this rank is the first to train: it reports and sends them."""
         return [name for name in self.learners if self._ranks(name)[0] == ranks.rank()]
 
     def _hand_over(self, name: str, source: int, to: Iterable[int], *, purpose: str) -> None:
-        """A learner with all it carries, its share of θ_g and its measurements."""
+        """Send a learner with its whole state, its share of θ_g and its measurements."""
         package: StateTree = {}
         values: dict[str, Any] = {}
         if ranks.rank() == source:
@@ -117,11 +119,11 @@ class TrainState:
 
     @property
     def trees(self) -> dict[str, StateTree]:
-        """w_a of every learner that this rank speaks for."""
+        """w_a of every learner in `led_names`."""
         return {name: self.learners[name].mixed for name in self.led_names()}
 
     def materialise_global_(self) -> nn.Module:
-        """Put θ_g = D·θ⁰ + Σ m_a into the global model: one reduction, whatever the number of ranks."""
+        """Write θ_g = D·θ⁰ + Σ m_a into the global model, by one all-reduce; all ranks call this together."""
         total = self.mix.total(self.led_names())
         ranks.all_reduce_(list(total.values()), purpose="mixing")
         leader = self.mix.leader
@@ -142,7 +144,7 @@ class TrainState:
         return learners, {key: center[key] for key in names}
 
     def take_tallies(self) -> dict[str, tuple[dict[str, float], int]]:
-        """Mean losses and number of steps of the learners trained since the last time, of all ranks; then none."""
+        """Mean losses and number of steps per learner since the last call, from all ranks; the sums are cleared."""
         mine = {n: (self.tallies[n].means(), self.tallies[n].count) for n in self.led_names() if self.tallies[n].count}
         self.tallies = {name: Tally() for name in self.learners}
         everyone = {name: row for rows in ranks.all_gather(mine) for name, row in rows.items()}
@@ -151,7 +153,7 @@ class TrainState:
     # On disk
 
     def save(self, folder: Path) -> None:
-        """One checkpoint, written by rank 0, that any number of ranks can go on from."""
+        """Write one checkpoint, on the main rank, that any number of ranks can resume from."""
         for name in self._phase.costs if self._phase is not None else ():
             if self._ranks(name)[0] != 0:
                 self._hand_over(name, self._ranks(name)[0], [0], purpose="checkpoint")
@@ -175,7 +177,7 @@ class TrainState:
         save_checkpoint(folder, self.step, tensors, {"owner": self.owner, "state": values})
 
     def load(self, folder: Path) -> bool:
-        """Take up the newest whole checkpoint; False where there is none."""
+        """Load the newest complete checkpoint; False where there is none."""
         found = latest_checkpoint(folder, owner=self.owner)
         if found is None:
             return False
