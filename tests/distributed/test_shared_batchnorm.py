@@ -5,7 +5,7 @@ from torch import nn
 
 from generalist.distributed.ranks import Team
 from generalist.distributed.shared_batchnorm import SharedBatchNorm, has_unshared_batchnorm, share_batchnorm_
-from generalist.fastpass import fold_batchnorm
+from generalist.fastpass.folding import fold_batchnorm
 from generalist.models import build_model
 
 
