@@ -15,7 +15,7 @@ from generalist.attacks.view import counted_passes, misclassified
 from generalist.attacks.windows import Window, _bump, first_points
 from generalist.core.errors import UserError
 from generalist.core.rng import ImageStreams, generator
-from generalist.fastpass import Patches, patches
+from generalist.fastpass import WindowPasses, patches
 from generalist.models import build_model
 
 NORMS = ["linf", "l2", "l1"]
@@ -273,8 +273,10 @@ def test_the_same_path_in_patches(images, monkeypatch):
         head = next(module for module in model.modules() if isinstance(module, nn.Linear))
         head.bias -= model(x).mean(0)  # else all images are of one class, and far from the others
         y = model(x).argmax(1)
-    asked, call = [], Patches.__call__
-    monkeypatch.setattr(Patches, "__call__", lambda self, *given: (asked.append(len(given[0])), call(self, *given))[1])
+    asked, call = [], WindowPasses.__call__
+    monkeypatch.setattr(
+        WindowPasses, "__call__", lambda self, *given: (asked.append(len(given[0])), call(self, *given))[1]
+    )
     found = []
     for worthwhile in ((1.0, 0.0), (math.inf, 0.0)):
         monkeypatch.setattr(patches, "WORTHWHILE", worthwhile)

@@ -10,7 +10,7 @@ from generalist.distributed.shared_batchnorm import (
     share_batchnorm_,
     statistics_over,
 )
-from generalist.fastpass import fold_batchnorm
+from generalist.fastpass.folding import fold_batchnorm
 from generalist.models import build_model
 
 

@@ -12,7 +12,7 @@ from generalist import Threat, UserError
 from generalist.data import ArraySplit
 from generalist.evaluation import Suite, evaluate_suite, load_suite
 from generalist.evaluation.suite import Stage
-from generalist.fastpass import folded
+from generalist.fastpass.folding import folded
 
 LINF = Threat.parse("linf:8/255")
 

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
-from generalist.fastpass import fold_batchnorm, folded, refresh_
-from generalist.fastpass.folding import _shadows
+from generalist.fastpass.folding import _shadows, fold_batchnorm, folded, refresh_
 from model_cases import NAMES, disturb_, images, narrow
 
 

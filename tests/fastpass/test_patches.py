@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from generalist.fastpass import Patchable, folded, patches
+from generalist.fastpass import patches
+from generalist.fastpass.folding import folded
 from generalist.fastpass.locality import fill_around
+from generalist.fastpass.patches import Patchable
 from model_cases import disturb_, images, narrow
 
 
@@ -167,7 +169,7 @@ def test_what_is_taken_is_known_from_then_on_and_what_is_not_kept_is_gone(name):
         asked = changed(known, corners, side)
         close(around(asked, rows, corners), model(asked))
         taken = torch.randperm(len(rows))[: [1, 3, 0, 6][turn]]
-        around.take_(taken)
+        around.accept_(taken)
         known = known.clone()
         known[taken] = asked[taken]
         stay = torch.rand(len(rows)) < 0.9

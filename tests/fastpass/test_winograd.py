@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from generalist.attacks import attack_view
-from generalist.fastpass import fold_batchnorm, folded, winograd
+from generalist.fastpass import winograd
+from generalist.fastpass.folding import fold_batchnorm, folded
 from generalist.fastpass.winograd import FEWEST_CHANNELS, WinogradConv2d, convolve, transformed
 from model_cases import disturb_, images, narrow
 

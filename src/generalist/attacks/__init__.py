@@ -20,8 +20,9 @@ from generalist.attacks.mim import mim
 from generalist.attacks.pgd import ascend, fgsm, pgd
 from generalist.attacks.progress import watched
 from generalist.attacks.square import square
-from generalist.attacks.view import attack_view, counted_passes, frozen, loss_and_gradient, loss_scale, misclassified
+from generalist.attacks.view import attack_view, counted_passes, loss_and_gradient, loss_scale, misclassified
 from generalist.core.registry import Registry
+from generalist.models.frozen import frozen
 
 ATTACKS: Registry[Callable[..., Tensor]] = Registry(
     "attack",

@@ -1,4 +1,4 @@
-"""AutoPGD: ascent with momentum whose step size looks after itself (Croce and Hein 2020; in ℓ1, 2021)."""
+"""AutoPGD: ascent with momentum that adapts its own step size (Croce and Hein 2020; in ℓ1, 2021)."""
 
 import warnings
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from generalist.core.types import Count, Steps
 
 Loss = Literal["ce", "dlr", "targeted"]
 Stage = tuple[Threat, int]
-"""A ball and the steps to take in it."""
+"""A ball and the number of steps to take in it."""
 
 FIRST_STEP = {"linf": 2.0, "l2": 2.0, "l1": 1.0}  # in eps
 
@@ -29,7 +29,7 @@ def apgd(
     x: Tensor,
     y: Tensor,
     *,
-    threat: Threat,
+    threat: Threat | str,
     steps: int = 100,
     loss: Loss = "ce",
     restarts: int = 1,
@@ -40,17 +40,45 @@ def apgd(
     stop_when_wrong: bool = True,
     generator: Source | None = None,
 ) -> Tensor:
-    """A misclassified point of the ball where one was found, else the point of highest loss: [B, ...] → [B, ...].
+    """Auto-PGD (Croce and Hein 2020; in ℓ1, Croce and Hein 2021): ascent with momentum and adaptive step size.
 
-    loss="targeted" makes a run towards each of the `targets` classes that come next on the clean image.
-    `step_fraction` is the first step in eps, 2 or in ℓ1 1; in ℓ1, `wider_first` spends 0.3 of the steps in the ball of
-    3 eps and 0.3 in that of 2 eps. An image leaves as soon as the model itself gets it wrong. With
-    stop_when_wrong=False all take all steps and the point of highest loss is returned, as training wants it.
+    With `loss="targeted"` there is one run towards each of the `targets` classes that follow the label in the logits of
+    the clean image.
+
+    Args:
+        model: Maps images [B, ...] to logits [B, K]. It is left as it was: mode, statistics, gradients.
+        x: Images [B, ...] in [0, 1].
+        y: Labels [B].
+        threat: Norm and radius, such as `"linf:8/255"`; the radius is in pixel units.
+        steps: Number of steps per run.
+        loss: `"ce"` (cross-entropy), `"dlr"` (difference of logits ratio) or `"targeted"` (targeted DLR).
+        restarts: Number of runs, and per target class if there are any.
+        targets: Number of target classes, for `loss="targeted"`.
+        random_start: Start from a random point instead of the image.
+        step_fraction: Length of the first steps as a multiple of eps; 2 by default, in ℓ1 1.
+        wider_first: In ℓ1, spend 0.3 of the steps in the ball of 3 eps, then 0.3 in the ball of 2 eps.
+        stop_when_wrong: An image leaves as soon as the model itself misclassifies it (early exit). With False all
+            images take all steps, as training wants it.
+        generator: Source of randomness. By default it depends on the pixels of each image alone.
+
+    Returns:
+        [B, ...]: a misclassified point of the ball where one was found, else the point of highest loss. With
+        `stop_when_wrong=False` always the point of highest loss.
+
+    Example:
+        >>> import torch
+        >>> from generalist import attacks
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        >>> x, y = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 3])
+        >>> x_adv = attacks.apgd(model, x, y, threat="linf:8/255", steps=10, loss="dlr")
+        >>> bool((x_adv - x).abs().max() <= 8 / 255 + 1e-6)
+        True
     """
+    threat = Threat.parse(threat)
     if min(steps, restarts, targets) < 1:
         raise UserError(f"apgd needs steps, restarts and targets of at least 1, got {steps}, {restarts}, {targets}")
     x = x.detach()
-    names = _names(per_image(generator, x, "apgd", loss))
+    keys = _stream_keys(per_image(generator, x, "apgd", loss))
     stages = _stages(threat, steps) if wider_first and threat.norm == "l1" else [(threat, steps)]
     first_step = FIRST_STEP[threat.norm] if step_fraction is None else step_fraction
     survivors = Survivors(model, x, y)
@@ -63,8 +91,8 @@ def apgd(
             survivors.drop(x, wrong(logits, y))
         for runs, group in tries(survivors, goals.shape[1] * restarts, one_by_one=not stop_when_wrong):
             rows, target = group.rows, goals[group.rows, (runs.start + group.number) // restarts]
-            # every run has a name of its own, so what an image draws does not depend on how the others fared
-            sources = [ImageStreams(run // restarts, run % restarts, ids=names[survivors.rows]) for run in runs]
+            # Every run has its own key, so what an image draws does not depend on the fate of the others.
+            sources = [ImageStreams(run // restarts, run % restarts, ids=keys[survivors.rows]) for run in runs]
             start = x[rows]
             if random_start:
                 start = torch.cat([_start(stages[0][0], x[survivors.rows], source) for source in sources])
@@ -85,12 +113,34 @@ def apgd_ce(
     x: Tensor,
     y: Tensor,
     *,
-    threat: Threat,
+    threat: Threat | str,
     steps: Steps = 100,
     restarts: Steps = 1,
     generator: Source | None = None,
 ) -> Tensor:
-    """APGD on the cross-entropy."""
+    """APGD on the cross-entropy, the first stage of AutoAttack (see `apgd`).
+
+    Args:
+        model: Maps images [B, ...] to logits [B, K]. It is left as it was: mode, statistics, gradients.
+        x: Images [B, ...] in [0, 1].
+        y: Labels [B].
+        threat: Norm and radius, such as `"linf:8/255"`; the radius is in pixel units.
+        steps: Number of steps per run.
+        restarts: Number of runs from random starts.
+        generator: Source of randomness. By default it depends on the pixels of each image alone.
+
+    Returns:
+        [B, ...]: a misclassified point of the ball where one was found, else the point of highest loss.
+
+    Example:
+        >>> import torch
+        >>> from generalist import attacks
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        >>> x, y = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 3])
+        >>> x_adv = attacks.apgd_ce(model, x, y, threat="linf:8/255", steps=10)
+        >>> bool((x_adv - x).abs().max() <= 8 / 255 + 1e-6)
+        True
+    """
     return apgd(model, x, y, threat=threat, loss="ce", steps=steps, restarts=restarts, generator=generator)
 
 
@@ -99,12 +149,34 @@ def apgd_dlr(
     x: Tensor,
     y: Tensor,
     *,
-    threat: Threat,
+    threat: Threat | str,
     steps: Steps = 100,
     restarts: Steps = 1,
     generator: Source | None = None,
 ) -> Tensor:
-    """APGD on the difference of logits ratio."""
+    """APGD on the difference of logits ratio (see `apgd`).
+
+    Args:
+        model: Maps images [B, ...] to logits [B, K]. It is left as it was: mode, statistics, gradients.
+        x: Images [B, ...] in [0, 1].
+        y: Labels [B].
+        threat: Norm and radius, such as `"linf:8/255"`; the radius is in pixel units.
+        steps: Number of steps per run.
+        restarts: Number of runs from random starts.
+        generator: Source of randomness. By default it depends on the pixels of each image alone.
+
+    Returns:
+        [B, ...]: a misclassified point of the ball where one was found, else the point of highest loss.
+
+    Example:
+        >>> import torch
+        >>> from generalist import attacks
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        >>> x, y = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 3])
+        >>> x_adv = attacks.apgd_dlr(model, x, y, threat="linf:8/255", steps=10)
+        >>> bool((x_adv - x).abs().max() <= 8 / 255 + 1e-6)
+        True
+    """
     return apgd(model, x, y, threat=threat, loss="dlr", steps=steps, restarts=restarts, generator=generator)
 
 
@@ -113,13 +185,36 @@ def apgd_t(
     x: Tensor,
     y: Tensor,
     *,
-    threat: Threat,
+    threat: Threat | str,
     steps: Steps = 100,
     restarts: Steps = 1,
     targets: Count = 9,
     generator: Source | None = None,
 ) -> Tensor:
-    """APGD on the targeted difference of logits ratio, towards the `targets` runners-up one after the other."""
+    """APGD on the targeted difference of logits ratio, the second stage of AutoAttack (see `apgd`).
+
+    Args:
+        model: Maps images [B, ...] to logits [B, K]. It is left as it was: mode, statistics, gradients.
+        x: Images [B, ...] in [0, 1].
+        y: Labels [B].
+        threat: Norm and radius, such as `"linf:8/255"`; the radius is in pixel units.
+        steps: Number of steps per run.
+        restarts: Number of runs per target class.
+        targets: Number of target classes: those that follow the label in the logits of the clean image.
+        generator: Source of randomness. By default it depends on the pixels of each image alone.
+
+    Returns:
+        [B, ...]: a misclassified point of the ball where one was found, else the point of highest loss.
+
+    Example:
+        >>> import torch
+        >>> from generalist import attacks
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        >>> x, y = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 3])
+        >>> x_adv = attacks.apgd_t(model, x, y, threat="linf:8/255", steps=10)
+        >>> bool((x_adv - x).abs().max() <= 8 / 255 + 1e-6)
+        True
+    """
     return apgd(
         model,
         x,
@@ -145,7 +240,7 @@ def _run(
     towards: Towards,
     survivors: Survivors | None,
 ) -> Ascent:
-    """Climb from x_adv, stage by stage; only a point of the last ball, the threat itself, decides about an image."""
+    """Climb from x_adv, stage by stage. Only a point of the last ball, the threat itself, decides about an image."""
     threat = stages[-1][0]
     for ball, steps in track(stages):
         step = torch.full(y.shape, first_step * ball.radius, device=x.device)
@@ -153,7 +248,8 @@ def _run(
         leaving = survivors if ball == threat else None
         ascent.climb_(view, threat=ball, steps=steps, towards=towards, survivors=leaving)
         if survivors is not None and len(ascent.y):
-            # what the wider balls lead to may do already; and the view may round otherwise than the model itself
+            # The best point of a wider ball may be enough once projected. And the view may round differently from the
+            # model itself, which has the last word.
             near = threat.project(ascent.best, ascent.x)
             ascent.keep_(survivors.drop(near, torch.ones_like(ascent.halved)))
         x_adv, x, y, target = ascent.best, ascent.x, ascent.y, ascent.target
@@ -163,7 +259,7 @@ def _run(
 
 
 def _stages(threat: Threat, steps: int) -> list[Stage]:
-    """Balls that shrink to the threat's own."""
+    """Balls that shrink to the ball of the threat."""
     wide = 3 * steps // 10
     stages = [(Threat(threat.norm, times * threat.eps), wide) for times in (3, 2)] if wide else []
     return [*stages, (threat, steps - 2 * wide)]
@@ -178,7 +274,7 @@ def _start(ball: Threat, x: Tensor, source: Source) -> Tensor:
 
 
 def _goals(loss: Loss, logits: Tensor, y: Tensor, targets: int) -> tuple[Towards, Tensor]:
-    """How a run's criterion is made, and the target classes of each run [B, runs]; one run if they do not matter."""
+    """How to make the criterion of a run, and the target classes of each run [B, runs]; one run without targets."""
     if loss not in get_args(Loss):
         raise unknown("loss", str(loss), get_args(Loss))
     classes = logits.shape[1]
@@ -193,7 +289,7 @@ def _goals(loss: Loss, logits: Tensor, y: Tensor, targets: int) -> tuple[Towards
     return (lambda _: criterion), y[:, None]
 
 
-def _names(streams: ImageStreams) -> Tensor:
-    """48 random bits for each image, after which the streams of its runs are named."""
+def _stream_keys(streams: ImageStreams) -> Tensor:
+    """48 random bits per image, the key of the random streams of its runs."""
     high, low = (streams.uniform(2) * 2**24).long().unbind(1)
     return (high << 24) | low

@@ -1,4 +1,4 @@
-"""AutoAttack, standard version (Croce and Hein 2020): four attacks, each on what the one before left."""
+"""AutoAttack, standard version (Croce and Hein 2020): four attacks, each on the images the ones before left."""
 
 from collections.abc import Callable
 
@@ -20,16 +20,54 @@ STANDARD: dict[str, tuple[str, Callable[..., Tensor]]] = {
 """Label in tables → name in suites, function; all with their defaults."""
 
 
-def stage_streams(seed: int, label: str, threat: Threat, x: Tensor) -> ImageStreams:
-    """The randomness of one stage: a function of the seed, the stage, the threat and the image alone."""
-    return ImageStreams(seed, label, str(threat), ids=image_ids(x))
+def stage_streams(seed: int, label: str, threat: Threat | str, x: Tensor) -> ImageStreams:
+    """The randomness of one stage: it depends on the seed, the stage, the threat and the image, on nothing else.
 
+    Args:
+        seed: Any integer.
+        label: A key of `STANDARD`, or any other name of a stage.
+        threat: Norm and radius, such as `"linf:8/255"`.
+        x: Images [B, ...].
 
-def autoattack(model: nn.Module, x: Tensor, y: Tensor, *, threat: Threat, seed: int = 0) -> Tensor:
-    """APGD-CE, APGD-T, FAB-T, Square in cascade, each from the original image: [B, ...] → [B, ...].
+    Returns:
+        A per-image source of randomness, for the `generator` of an attack.
 
-    An image that nothing breaks comes back as it was.
+    Example:
+        >>> import torch
+        >>> from generalist import attacks
+        >>> x = torch.rand(4, 1, 8, 8)
+        >>> streams = attacks.stage_streams(0, "Square", "linf:8/255", x)
+        >>> streams.uniform(3).shape
+        torch.Size([4, 3])
     """
+    return ImageStreams(seed, label, str(Threat.parse(threat)), ids=image_ids(x))
+
+
+def autoattack(model: nn.Module, x: Tensor, y: Tensor, *, threat: Threat | str, seed: int = 0) -> Tensor:
+    """AutoAttack, standard version (Croce and Hein 2020): APGD-CE, APGD-T, FAB-T and Square in cascade.
+
+    Each attack starts from the original images, and works on those that the attacks before it did not break.
+
+    Args:
+        model: Maps images [B, ...] to logits [B, K]. It is left as it was: mode, statistics, gradients.
+        x: Images [B, ...] in [0, 1].
+        y: Labels [B].
+        threat: Norm and radius, such as `"linf:8/255"`; the radius is in pixel units.
+        seed: Of all randomness. The verdict on an image depends on the seed and the image, not on the batch.
+
+    Returns:
+        [B, ...]: a misclassified point of the ball where one was found, elsewhere the image itself.
+
+    Example:
+        >>> import torch
+        >>> from generalist import attacks
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        >>> x, y = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 3])
+        >>> x_adv = attacks.autoattack(model, x, y, threat="linf:8/255")
+        >>> bool((x_adv - x).abs().max() <= 8 / 255 + 1e-6)
+        True
+    """
+    threat = Threat.parse(threat)
     x_adv = x.detach().clone()
     alive = (~misclassified(model, x, y)).nonzero()[:, 0]
     for label, (_, attack) in STANDARD.items():

@@ -1,7 +1,7 @@
-"""FAB, the fast adaptive boundary attack (Croce and Hein 2020), towards the runner-up classes one after the other.
+"""FAB, the fast adaptive boundary attack (Croce and Hein 2020), towards one target class after the other.
 
-FAB looks for the nearest misclassified point, whatever the radius. `fab_t` only asks whether it is inside the ball and
-stops working on an image once it is; `fab_distance` gives the distance itself.
+FAB looks for the nearest misclassified point, whatever the radius. `fab_t` only asks whether there is one inside the
+ball and leaves an image once there is (early exit). `fab_distance` returns the distance itself.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,7 +22,7 @@ from generalist.core.threat import Threat, expand_like
 from generalist.core.types import Count, PositiveFloat, Steps, Unit
 
 SEARCH_STEPS = 3  # of the final search, as in the paper
-SEARCH_OVERSHOOT = 0.05  # a point on the boundary itself is a tie, which misleads nobody
+SEARCH_OVERSHOOT = 0.05  # a point on the boundary itself is a tie, not a misclassification
 
 
 def fab_t(
@@ -30,7 +30,7 @@ def fab_t(
     x: Tensor,
     y: Tensor,
     *,
-    threat: Threat,
+    threat: Threat | str,
     steps: Steps = 100,
     targets: Count = 9,
     restarts: Steps = 1,
@@ -39,19 +39,41 @@ def fab_t(
     beta: Unit = 0.9,
     generator: Source | None = None,
 ) -> Tensor:
-    """x' misclassified inside the ball where FAB finds one, the image itself elsewhere: [B, ...] → [B, ...].
+    """Targeted FAB inside a ball, the third stage of AutoAttack (Croce and Hein 2020).
 
-    `alpha_max` bounds the pull towards the image, `eta` is the overshoot over the linearised boundary, `beta` the
-    backward step from a misclassified point. The first start is the image, those of further `restarts` are random.
+    Args:
+        model: Maps images [B, ...] to logits [B, K]. It is left as it was: mode, statistics, gradients.
+        x: Images [B, ...] in [0, 1].
+        y: Labels [B].
+        threat: Norm and radius, such as `"linf:8/255"`; the radius is in pixel units.
+        steps: Number of steps per target class and restart.
+        targets: Number of target classes: those that follow the label in the logits of the clean image.
+        restarts: Number of starts. The first is the image, the others are random.
+        alpha_max: Upper bound of the pull towards the image, 0 to 1.
+        eta: Overshoot beyond the linearised boundary; 1 would stop on it.
+        beta: Share of the distance that is kept after a misclassified point (backward step), 0 to 1.
+        generator: Source of randomness. By default it depends on the pixels of each image alone.
+
+    Returns:
+        [B, ...]: a misclassified point of the ball where FAB finds one, elsewhere the image itself.
+
+    Example:
+        >>> import torch
+        >>> from generalist import attacks
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        >>> x, y = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 3])
+        >>> x_adv = attacks.fab_t(model, x, y, threat="linf:8/255", steps=10)
+        >>> bool((x_adv - x).abs().max() <= 8 / 255 + 1e-6)
+        True
     """
+    walk = _Walk(Threat.parse(threat), steps, alpha_max, eta, beta)
     survivors = Survivors(model, x.detach(), y)
     survivors.drop(x.detach(), torch.ones_like(y, dtype=torch.bool))
 
     def rounds(runs: int) -> Rounds:
         for together, group in tries(survivors, runs):
-            yield together, group.rows, group.number, partial(_settle_inside, group, threat.radius)
+            yield together, group.rows, group.number, partial(_settle_inside, group, walk.threat.radius)
 
-    walk = _Walk(threat, steps, alpha_max, eta, beta)
     _every_target(model, x.detach(), y, rounds, walk, targets=targets, restarts=restarts, generator=generator)
     return survivors.x_adv
 
@@ -61,7 +83,7 @@ def fab_distance(
     x: Tensor,
     y: Tensor,
     *,
-    threat: Threat,
+    threat: Threat | str,
     steps: Steps = 100,
     targets: Count = 9,
     restarts: Steps = 1,
@@ -70,35 +92,60 @@ def fab_distance(
     beta: Unit = 0.9,
     generator: Source | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The nearest misclassified x' found, and its distance [B]: 0 where the image is, inf where none was found.
+    """The nearest misclassified point that targeted FAB finds, and its distance (Croce and Hein 2020).
 
-    The norm is the threat's; its radius only says how far off further `restarts` begin.
+    Args:
+        model: Maps images [B, ...] to logits [B, K]. It is left as it was: mode, statistics, gradients.
+        x: Images [B, ...] in [0, 1].
+        y: Labels [B].
+        threat: Norm and radius, such as `"linf:8/255"`; the radius only says how far off
+            further `restarts` begin.
+        steps: Number of steps per target class and restart.
+        targets: Number of target classes: those that follow the label in the logits of the clean image.
+        restarts: Number of starts. The first is the image, the others are random.
+        alpha_max: Upper bound of the pull towards the image, 0 to 1.
+        eta: Overshoot beyond the linearised boundary; 1 would stop on it.
+        beta: Share of the distance that is kept after a misclassified point (backward step), 0 to 1.
+        generator: Source of randomness. By default it depends on the pixels of each image alone.
+
+    Returns:
+        The points [B, ...] and their distances [B] in the norm of the threat. The distance is 0 where the image itself
+        is misclassified, and inf where no misclassified point was found.
+
+    Example:
+        >>> import torch
+        >>> from generalist import attacks
+        >>> model = torch.nn.Identity()  # the pixels are the logits
+        >>> x, y = torch.tensor([[0.75, 0.25], [0.25, 0.75]]), torch.tensor([0, 0])
+        >>> x_adv, distance = attacks.fab_distance(model, x, y, threat="linf:1/2")
+        >>> [round(float(value), 2) for value in distance]
+        [0.25, 0.0]
     """
+    walk = _Walk(Threat.parse(threat), steps, alpha_max, eta, beta)
     nearest = _Nearest(model, x.detach(), y)
 
     def rounds(runs: int) -> Rounds:
         for run in track(range(runs)):
             yield range(run, run + 1), nearest.rows, torch.zeros_like(nearest.rows), nearest.judge
 
-    walk = _Walk(threat, steps, alpha_max, eta, beta)
     _every_target(model, x.detach(), y, rounds, walk, targets=targets, restarts=restarts, generator=generator)
     return nearest.x_adv, nearest.distance
 
 
 Judge = Callable[[Tensor, Tensor, Tensor], Tensor | None]
-"""(points, their distances, who is suspected to be misclassified) → which of the rows stay, or None where all do"""
+"""(points, their distances, which ones may be misclassified) → which of the rows stay, or None where all do."""
 
 Rounds = Iterator[tuple[range, Tensor, Tensor, Judge]]
-"""Runs to make together, the rows of the batch that are in them, which of the runs each is in, and who judges them"""
+"""Runs to make together, the row of the batch behind each point, the number of its run, and the judge of the points."""
 
 
 def _settle_inside(group: Copies, radius: float, points: Tensor, distance: Tensor, suspected: Tensor) -> Tensor | None:
-    """A misclassified point inside the ball settles an image."""
+    """A misclassified point inside the ball decides an image."""
     return group.drop(points, suspected & (distance <= radius))
 
 
 class _Nearest:
-    """Nothing settles an image; the nearest misclassified point is kept."""
+    """No early exit: the nearest misclassified point of each image is kept."""
 
     def __init__(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
         wrong = misclassified(model, x, y)
@@ -117,7 +164,7 @@ class _Nearest:
 
 
 class _Walk(NamedTuple):
-    """How one walk along a boundary goes."""
+    """The settings of a walk along the boundary."""
 
     threat: Threat
     steps: int
@@ -137,27 +184,27 @@ def _every_target(
     restarts: int,
     generator: Source | None,
 ) -> None:
-    """A walk towards every runner-up class, from each start, for every image that is left by then."""
+    """A walk towards every target class, from each start, for every image that is left by then."""
     if min(walk.steps, targets, restarts) < 1:
         raise UserError(f"fab needs steps, targets and restarts of at least 1, got {walk.steps}, {targets}, {restarts}")
     streams = per_image(generator, x, "fab")
-    # Where a linearised difference of logits is zero cannot be told in half precision.
+    # Half precision is too coarse to find the zero of a linearised difference of logits.
     with attack_view(model) as view, torch.autocast(x.device.type, enabled=False):
         with torch.no_grad():
             logits = view(x)
         ranked = logits.scatter(1, y[:, None], float("-inf")).argsort(dim=1, descending=True, stable=True)
         goals = ranked[:, : min(targets, logits.shape[1] - 1)]
         for runs, rows, number, judge in rounds(goals.shape[1] * restarts):
-            # drawn for the whole batch, so that no stream depends on which images are left
+            # Drawn for the whole batch, so that no stream depends on which images are left.
             starts = [x + 0.5 * (walk.threat.random_start(x, streams) - x) if run % restarts else x for run in runs]
             if not len(rows):
                 return
             target = goals[rows, (runs.start + number) // restarts]
-            _go(view, x[rows], y[rows], target, torch.stack(starts)[number, rows], judge, walk)
+            _walk(view, x[rows], y[rows], target, torch.stack(starts)[number, rows], judge, walk)
 
 
-def _go(view: nn.Module, x: Tensor, y: Tensor, target: Tensor, point: Tensor, judge: Judge, walk: _Walk) -> None:
-    """Along the boundary between the label and the target, back from it where it is crossed; then the final search."""
+def _walk(view: nn.Module, x: Tensor, y: Tensor, target: Tensor, point: Tensor, judge: Judge, walk: _Walk) -> None:
+    """Walk along the boundary between label and target, step back where it is crossed; then the final search."""
     best, nearest = point, torch.full_like(y, float("inf"), dtype=x.dtype)
     for _ in track(range(walk.steps)):
         _, lead, gradient = loss_and_gradient(view, point, y, targeted_margin(target))
@@ -175,7 +222,7 @@ def _go(view: nn.Module, x: Tensor, y: Tensor, target: Tensor, point: Tensor, ju
 
 
 def _final_search(view: nn.Module, x: Tensor, y: Tensor, best: Tensor, judge: Judge, threat: Threat) -> None:
-    """Back along the line from the best point to the image, to where the secant of the margin is zero."""
+    """Search the line from the best point back to the image for the zero of the margin, by the secant method."""
     low, high = (torch.full_like(y, end, dtype=x.dtype) for end in (0, 1))
     below, above = _margin(view, x, y), _margin(view, best, y)
     for _ in range(SEARCH_STEPS):
@@ -195,7 +242,7 @@ def _final_search(view: nn.Module, x: Tensor, y: Tensor, best: Tensor, judge: Ju
 
 
 def _step(point: Tensor, x: Tensor, lead: Tensor, gradient: Tensor, walk: _Walk) -> Tensor:
-    """Past the linearised boundary from the point, drawn a little to where the image itself would cross it."""
+    """A step beyond the linearised boundary, pulled a little towards where the image itself would cross it."""
     lead, gradient = lead.nan_to_num(0, 0, 0), gradient.nan_to_num(0, 0, 0).flatten(1)
     current, origin = point.flatten(1), x.flatten(1)
     gaps = torch.stack([-lead, (gradient * (current - origin)).sum(1) - lead])
@@ -212,5 +259,5 @@ def _margin(view: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def _misled(margins: Tensor) -> Tensor:
-    """A tie or NaN counts: the judge asks the model itself."""
+    """Which margins may mean misclassified. A tie or NaN counts: the judge asks the model itself."""
     return ~(margins < 0)

@@ -1,4 +1,4 @@
-"""The model as an attack sees it: eval mode, frozen weights, BatchNorm folded; the model itself is left as it was."""
+"""The model as an attack sees it: frozen, fast, with answers that do not depend on the rest of the batch."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,20 +9,18 @@ import torch
 from torch import Tensor, nn
 
 from generalist.core.types import Criterion
-from generalist.fastpass import folded, forget_transforms
+from generalist.fastpass import Prepared, prepared
+from generalist.models.frozen import frozen
 
-# half precision loses small gradients; the direction of a step does not depend on the scale of the loss
+# Half precision loses small gradients. The direction of a step does not depend on the scale of the loss.
 HALF_LOSS_SCALE = 2.0**10
-# below this many rows the CPU's matrix kernels sum in another order; an image's verdict must not depend on its company
+# With fewer rows the CPU's matrix kernels sum in another order. The verdict on an image must not depend on its batch.
 MIN_ROWS = 16
-# glibc hands free memory back after every pass, to be taken anew page by page in the next, up to a tenth of the time;
-# not so once it has seen a block come and go that was large, but below 32 MiB: then it keeps twice as much
-LARGE_BLOCK = 31 * 2**20
 
 
 @dataclass
 class Passes:
-    """Images put through the model, and through its backward pass."""
+    """How many images went through the model, and through its backward pass."""
 
     forward: int = 0
     backward: int = 0
@@ -33,7 +31,21 @@ _passes: ContextVar[Passes | None] = ContextVar("passes", default=None)
 
 @contextmanager
 def counted_passes() -> Iterator[Passes]:
-    """Counts the passes of all attacks inside; counts may be nested."""
+    """Count the passes of all attacks inside the `with` block; blocks may be nested.
+
+    Returns:
+        A context manager that yields the counts, in images: `forward` and `backward`.
+
+    Example:
+        >>> import torch
+        >>> from generalist import attacks
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        >>> x, y = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 3])
+        >>> with attacks.counted_passes() as passes:
+        ...     x_adv = attacks.pgd(model, x, y, threat="linf:8/255", steps=10)
+        >>> passes
+        Passes(forward=40, backward=40)
+    """
     passes, outer = Passes(), _passes.get()
     token = _passes.set(passes)
     try:
@@ -46,19 +58,23 @@ def counted_passes() -> Iterator[Passes]:
 
 
 def steady_forward(model: Callable[..., Tensor], x: Tensor, *more: Tensor) -> Tensor:
-    """Logits that do not depend on how many images share the batch; `more` is told the model of each image as well."""
+    """Logits [B, K] that do not depend on how many images share the batch.
+
+    Each tensor of `more` has one row per image; the model is called with them as further arguments.
+    """
     count_passes(len(x), len(x) * x.requires_grad)
-    return model(*map(filled, (x, *more)))[: len(x)]
+    return model(*map(pad_rows, (x, *more)))[: len(x)]
 
 
-def filled(batch: Tensor) -> Tensor:
-    """A small batch with repeats of its rows, up to MIN_ROWS; one that is large enough, or has none, as it is."""
+def pad_rows(batch: Tensor) -> Tensor:
+    """Pad a small batch to MIN_ROWS rows by repeating its own; a larger or empty batch stays as it is."""
     if len(batch) >= MIN_ROWS or len(batch) == 0:
         return batch
     return batch[torch.arange(MIN_ROWS, device=batch.device) % len(batch)]
 
 
 def count_passes(forward: int, backward: int = 0) -> None:
+    """Add images to the counts of `counted_passes`, if anybody counts."""
     passes = _passes.get()
     if passes is not None:
         passes.forward += forward
@@ -66,64 +82,92 @@ def count_passes(forward: int, backward: int = 0) -> None:
 
 
 class View(nn.Module):
-    """A model that is frozen, and steady."""
+    """A prepared model whose answers do not depend on the batch size."""
 
     model: nn.Module
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, ready: Prepared) -> None:
         super().__init__()
-        self.model = model
+        self.model = ready.model
+        self.window_passes = ready.window_passes
 
     def forward(self, x: Tensor) -> Tensor:
         return steady_forward(self.model, x)
 
 
 @contextmanager
-def frozen(model: nn.Module) -> Iterator[nn.Module]:
-    """The model in eval mode without weight gradients; the mode of every module and every flag are put back."""
-    modes = [(module, module.training) for module in model.modules()]
-    wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    try:
-        model.eval()
-        for parameter, _ in wanted:
-            parameter.requires_grad_(False)
-        yield model
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        for parameter, flag in wanted:
-            parameter.requires_grad_(flag)
-
-
-@contextmanager
 def attack_view(model: nn.Module) -> Iterator[View]:
-    """The folded shadow of the model or, where folding is not possible, the model itself, frozen."""
-    torch.empty(LARGE_BLOCK, dtype=torch.uint8, device="cpu")
-    shadow = folded(model)
-    if shadow is not model:
-        try:
-            yield View(shadow)
-        finally:
-            forget_transforms(shadow)
-    else:
-        with frozen(model):
-            yield View(model)
+    """The model made ready for the many passes of an attack (`fastpass.prepared`).
+
+    Args:
+        model: Maps images [B, ...] to logits [B, K]. It is left as it was. Its weights must not change inside the
+            `with` block.
+
+    Returns:
+        A context manager that yields a module to call: eval mode, no weight gradients, the same logits.
+
+    Example:
+        >>> import torch
+        >>> from generalist import attacks
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        >>> with attacks.attack_view(model) as view:
+        ...     view(torch.rand(4, 1, 8, 8)).shape
+        torch.Size([4, 10])
+    """
+    with prepared(model) as ready:
+        yield View(ready)
 
 
 def loss_scale(device: torch.device) -> float:
-    """What a loss is multiplied by before a backward pass of its own."""
+    """The factor for a loss before a backward pass of its own: above 1 under float16 autocast.
+
+    Args:
+        device: The device of the images.
+
+    Returns:
+        The factor.
+
+    Example:
+        >>> import torch
+        >>> from generalist import attacks
+        >>> attacks.loss_scale(torch.device("cpu"))
+        1.0
+    """
     half = torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type) == torch.float16
     return HALF_LOSS_SCALE if half else 1.0
 
 
 def loss_and_gradient(model: nn.Module, x: Tensor, y: Tensor, criterion: Criterion) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits [B, K], loss [B] and its gradient for each image [B, ...]; no weight gradient is computed."""
+    """One forward and backward pass: logits, loss per image, and its gradient in the pixels.
+
+    No weight gradient is computed where the model is frozen, as inside `attack_view`.
+
+    Args:
+        model: Maps images [B, ...] to logits [B, K].
+        x: Images [B, ...].
+        y: Labels [B].
+        criterion: (logits [B, K], labels [B]) → loss per image [B].
+
+    Returns:
+        Logits [B, K], loss [B] and gradient [B, ...]. NaN in a gradient becomes 0. Under float16 autocast the gradient
+        is scaled by `loss_scale`.
+
+    Example:
+        >>> import torch
+        >>> from generalist import attacks
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        >>> x, y = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 3])
+        >>> with attacks.attack_view(model) as view:
+        ...     logits, loss, gradient = attacks.loss_and_gradient(view, x, y, attacks.cross_entropy)
+        >>> logits.shape, loss.shape, gradient.shape
+        (torch.Size([4, 10]), torch.Size([4]), torch.Size([4, 1, 8, 8]))
+    """
     x = x.detach().requires_grad_()
     with torch.enable_grad():
         logits = model(x).float()
         loss = criterion(logits, y)
         (gradient,) = torch.autograd.grad(loss.sum() * loss_scale(x.device), x)
-    # a gradient that is not a number would make a point that is none, and the model's answer to it a false triumph
+    # A NaN gradient would lead to a NaN image, whose misclassification means nothing.
     return logits.detach(), loss.detach(), torch.nan_to_num(gradient)
 
 
@@ -137,5 +181,22 @@ def judged(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def misclassified(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """[B]: wrong according to the model itself, in eval mode and full precision; NaN logits count as wrong."""
+    """Which images the model gets wrong, in eval mode and full precision; NaN logits count as wrong.
+
+    Args:
+        model: Maps images [B, ...] to logits [B, K]. It is left as it was.
+        x: Images [B, ...].
+        y: Labels [B].
+
+    Returns:
+        Boolean [B].
+
+    Example:
+        >>> import torch
+        >>> from generalist import attacks
+        >>> model = torch.nn.Identity()  # the pixels are the logits
+        >>> x, y = torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 0])
+        >>> attacks.misclassified(model, x, y)
+        tensor([False,  True])
+    """
     return judged(model, x, y)[0]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from generalist.attacks import ATTACKS, BLACK_BOX, counted_passes, stage_streams
-from generalist.attacks.view import filled, judged
+from generalist.attacks.view import judged, pad_rows
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import write_atomically
 from generalist.core.names import MEAN, UNION
@@ -180,7 +180,7 @@ def evaluate_suite(
     some = min(FLAG_IMAGES, limit or FLAG_IMAGES)
     batch = next(sequential_batches(split, batch_size=some, device=device, workers=workers, limit=some))
     seeing = any(stage.attack not in BLACK_BOX for stage in suite.stages)
-    probed = probe(model, filled(batch.x[:PROBE_IMAGES]), split.labels[:limit], gradients=seeing)
+    probed = probe(model, pad_rows(batch.x[:PROBE_IMAGES]), split.labels[:limit], gradients=seeing)
     model = probed.model
     pixels = batch.x[0].numel()
     early = [*probed.flags, *(flag for threat in threats if (flag := large_eps(threat, pixels=pixels)) is not None)]

@@ -1,12 +1,17 @@
-"""Faster passes with the same answers, for attacks.
+"""Faster passes with the same answers, for attacks. The rest of the code knows `prepared` and `switched_off` alone.
 
-folding    BatchNorm folded into convolutions           tracing    a model as a graph
-winograd   shorter convolutions of small maps           patches    passes over a changed window alone
-locality   which part of a map a window can reach
+prepare    prepared: a model made ready for the passes of an attack
+switch     switched_off and GENERALIST_FASTPASS=0: plain passes through the model itself
+folding    BatchNorm folded into convolutions
+winograd   convolutions of small maps with fewer multiplications
+patches    passes over one changed window per image
+locality   which part of a feature map a window reaches
+tracing    a model as a graph
+allocator  freed memory kept for the next pass
 """
 
-from generalist.fastpass.folding import fold_batchnorm, folded, forget_transforms, refresh_
-from generalist.fastpass.patches import Patchable, Patches
-from generalist.fastpass.winograd import float32_on_cpu
+from generalist.fastpass.patches import WindowPasses
+from generalist.fastpass.prepare import Prepared, prepared
+from generalist.fastpass.switch import switched_off
 
-__all__ = ["Patchable", "Patches", "float32_on_cpu", "fold_batchnorm", "folded", "forget_transforms", "refresh_"]
+__all__ = ["Prepared", "WindowPasses", "prepared", "switched_off"]

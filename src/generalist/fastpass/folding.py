@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, fx, nn
 
-from generalist.fastpass.tracing import CONVS, NORMS, Root, Tracer, watched
+from generalist.fastpass.tracing import CONVS, NORMS, Root, Tracer, has_hooks
 from generalist.fastpass.winograd import WinogradConv2d
 from generalist.models.attributes import attributes
 
@@ -28,7 +28,7 @@ _shadows: WeakKeyDictionary[nn.Module, tuple[_Mark, nn.Module | None]] = WeakKey
 
 def folded(model: nn.Module) -> nn.Module:
     """The up-to-date shadow of a model, traced once; the model itself, in the mode it is in, where it cannot fold."""
-    if watched(model):
+    if has_hooks(model):
         return model
     mark = _mark(model)
     known = _shadows.get(model)
@@ -46,7 +46,7 @@ def folded(model: nn.Module) -> nn.Module:
 @torch.no_grad()
 def fold_batchnorm(model: nn.Module) -> nn.Module | None:
     """A shadow of the model, or None where nothing folds or it is not certain that folding changes nothing."""
-    if watched(model):
+    if has_hooks(model):
         return None
     try:
         shadow = _shadow_of(model)

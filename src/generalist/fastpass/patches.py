@@ -22,7 +22,7 @@ from generalist.fastpass.locality import (
     sliding,
     without_identities,
 )
-from generalist.fastpass.tracing import Root, Tracer, watched
+from generalist.fastpass.tracing import Root, Tracer, has_hooks
 
 MOST_OF_A_MAP = 0.7  # the share of a map from which on the whole of it is as fast
 WORTHWHILE = 1e6, 0.1  # multiplications an image to be saved, and their share: cutting out and laying in takes time too
@@ -44,7 +44,7 @@ class Patchable:
     @classmethod
     def of(cls, model: nn.Module, x: Tensor) -> Self | None:
         """The model, if its code can be traced; x is a batch like those that will come."""
-        if watched(model) or any(module.training for module in model.modules()):
+        if has_hooks(model) or any(module.training for module in model.modules()):
             return None
         try:
             traced = cls(model, x[:1])
@@ -53,12 +53,12 @@ class Patchable:
             return None
         return traced if traced._faithful and not overwrites(traced._traced) else None
 
-    def around(self, x: Tensor, side: int) -> "Patches | None":
+    def around(self, x: Tensor, side: int) -> "WindowPasses | None":
         """Ready for windows of this side in these images; None where that would hardly be faster."""
         plan = _Plan(self._traced, self._shapes, self._contiguous, side)
         if plan.saved < max(WORTHWHILE[0], WORTHWHILE[1] * plan.all):
             return None
-        patches = Patches(plan, x)
+        patches = WindowPasses(plan, x)
         return patches if self._stand_a_test(patches, x, side) else None
 
     def _note_(self, node: fx.Node, value: Tensor) -> None:
@@ -66,14 +66,14 @@ class Patchable:
         if value.is_contiguous():
             self._contiguous.add(node)
 
-    def _stand_a_test(self, patches: "Patches", x: Tensor, side: int) -> bool:
+    def _stand_a_test(self, patches: "WindowPasses", x: Tensor, side: int) -> bool:
         """What the model changes in place under another name does not show in its graph, but here."""
         rows, changed = torch.arange(len(x)), x.clone()
         changed[:, :, :side, :side] = (changed[:, :, :side, :side] + 0.5) % 1
         return _alike(patches(changed, rows, torch.zeros(len(x), 2, dtype=torch.long)), self._model(changed))
 
 
-class Patches:
+class WindowPasses:
     """Known images, and the maps that a model made of them."""
 
     def __init__(self, plan: "_Plan", x: Tensor) -> None:
@@ -103,7 +103,7 @@ class Patches:
             Tensor, self._plan.tail(*(self._plan.laid_out(crop, read(crop)) for crop in self._plan.handed_over))
         )
 
-    def take_(self, which: Tensor) -> None:
+    def accept_(self, which: Tensor) -> None:
         """These images of the last call [k], no two of the same row, are the known ones of their rows from now on."""
         first = self._from.index_select(0, which)
         for node, maps in self._maps.items():

@@ -32,6 +32,6 @@ class Tracer(fx.Tracer):
         return type(m) in CONVS + NORMS or super().is_leaf_module(m, module_qualified_name)
 
 
-def watched(model: nn.Module) -> bool:
+def has_hooks(model: nn.Module) -> bool:
     """Whether hooks or parametrizations are there, which a graph does not show."""
     return any(any(vars(m).get(kind) for kind in _HOOKS) or is_parametrized(m) for m in model.modules())
