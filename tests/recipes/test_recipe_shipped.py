@@ -1,11 +1,13 @@
 """The shipped recipes: complete, composed, and with the settings that the papers print."""
 
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+import generalist
 from generalist.core.schedules import SCHEDULES
 from generalist.recipes.catalogue import load_recipe
 from generalist.recipes.cost import cost_in_at
@@ -15,9 +17,14 @@ from generalist.runs.experiment import build_plan
 
 SETTINGS = (
     "digits", "mnist", "fashion-mnist", "svhn-resnet18", "cifar10-resnet18", "cifar10-wrn32-10", "cifar100-resnet18",
-    "cifar100-wrn32-10", "imagenet-resnet50", "imagenet-wrn50-2",
+    "cifar100-wrn32-10", "imagenet-resnet50", "imagenet-wrn50-2", "cifar10-unified", "mnist-resnet18",
 )  # fmt: skip
-METHODS = ("nt", "at", "half", "generalist-d-natural", "generalist-d-norms", "generalist-t")
+METHODS = (
+    "nt", "at", "at-l2", "half", "trades", "trades-1", "trades-awp", "fat", "iat", "rst", "score", "score-pgd", "agr",
+    "part", "fast-at", "mart", "at-awp", "hat", "lbgat", "avg", "max", "msd", "e-at", "ramp", "rmc",
+    "generalist-d-natural", "generalist-d-norms", "generalist-t", "generalist-d-trades", "generalist-t-mart",
+    "generalist-5", "generalist-7", "generalist-10",
+)  # fmt: skip
 CODE = ("generalist-d-natural-code", "generalist-d-norms-code", "generalist-t-code")
 CIFAR = ("cifar10-resnet18", "cifar10-wrn32-10", "cifar100-resnet18", "cifar100-wrn32-10")
 IMAGENET = ("imagenet-resnet50", "imagenet-wrn50-2")
@@ -33,10 +40,28 @@ def rate(section: LearnerSection, progress: Fraction) -> float:
     return float(section.optimizer.options["lr"] * factor)
 
 
+def shipped(kind: str) -> set[str]:
+    return {path.stem for path in (Path(generalist.__file__).parent / "recipes" / kind).glob("*.yaml")}
+
+
 def test_every_method_exists_in_every_setting() -> None:
-    wanted = {f"{setting}-{method}" for setting in SETTINGS for method in METHODS}
+    """Each of those that the papers compare, and each that has a file; the published code is of one setting."""
+    settings, methods = shipped("settings"), shipped("methods")
+    assert set(SETTINGS) <= settings
+    assert {*METHODS, *CODE} <= methods
+    wanted = {f"{setting}-{method}" for setting in settings for method in methods - set(CODE)}
     wanted |= {f"cifar10-resnet18-{method}" for method in CODE}
-    assert wanted <= set(recipe_names())
+    assert set(recipe_names()) == wanted
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_method_trains_the_same_learners_in_every_setting(setting: str) -> None:
+    for method in METHODS:
+        ours, theirs = learners(f"{setting}-{method}"), learners(f"cifar10-resnet18-{method}")
+        assert list(ours) == list(theirs), method
+        assert [row.objective.name for row in ours.values()] == [row.objective.name for row in theirs.values()], method
+        needs = load_recipe(f"{setting}-{method}").needs.values()
+        assert all(need.startswith(f"{setting}-") for need in needs), method
 
 
 @pytest.mark.parametrize("name", recipe_names())

@@ -1,13 +1,13 @@
-"""Few images left: several tries of each at once, and the same verdicts as one after the other."""
+"""Few images left: several tries per image at once, and the same verdicts as one after the other."""
 
 import pytest
 import torch
-from oracles import robust_digits
 
 from generalist import Threat
 from generalist.attacks import apgd_t, fab_t, misclassified, square
 from generalist.attacks.survivors import Copies, Survivors, tries
-from generalist.attacks.view import counted_passes
+from generalist.attacks.view import View, counted_passes
+from oracles import robust_digits
 
 THREATS = {"linf": Threat.parse("linf:3/20"), "l2": Threat.parse("l2:3/4"), "l1": Threat.parse("l1:3")}
 
@@ -50,8 +50,8 @@ def test_every_run_is_made_once_and_in_order(monkeypatch):
 def test_the_same_verdicts_as_one_try_at_a_time(attack, options, norm, monkeypatch):
     model, x, y = robust_digits(norm).first(40)
     found = []
-    for room in (1, 64, 400):
-        monkeypatch.setattr("generalist.attacks.survivors.CPU_ROWS", room)
+    for rows in (1, 64, 400):
+        monkeypatch.setattr("generalist.attacks.survivors.CPU_ROWS", rows)
         found.append(misclassified(model, attack(model, x, y, threat=THREATS[norm], **options), y))
     assert found[0].any()
     assert not found[0].all()
@@ -60,14 +60,29 @@ def test_the_same_verdicts_as_one_try_at_a_time(attack, options, norm, monkeypat
 
 
 @pytest.mark.parametrize("norm", THREATS)
-def test_square_takes_the_same_path(norm, monkeypatch):
-    """Not the verdicts alone: the very points, for proposals are thrown away once another one was taken before them."""
+def test_square_takes_the_same_path_in_fewer_calls(norm, monkeypatch):
+    """The same points, not the verdicts alone: proposals are thrown away once another one was taken before them.
+
+    What is thrown away was put through the model for nothing, so fewer calls of the model see more images.
+    """
     model, x, y = robust_digits(norm).first(12)
-    found = []
-    for room in (1, 64, 1000):
-        monkeypatch.setattr("generalist.attacks.survivors.CPU_ROWS", room)
+    found, calls, images, forward, queries = [], [], [], View.forward, 200
+
+    def counted(view, batch):
+        calls[-1] += 1
+        return forward(view, batch)
+
+    monkeypatch.setattr(View, "forward", counted)
+    for rows in (1, 64, 1000):
+        monkeypatch.setattr("generalist.attacks.survivors.CPU_ROWS", rows)
+        calls.append(0)
         with counted_passes() as passes:
-            found.append((square(model, x, y, threat=THREATS[norm], queries=200), passes.forward))
-    assert (found[0][0] != x).any()
-    assert torch.equal(found[0][0], found[1][0])
-    assert torch.equal(found[0][0], found[2][0])
+            found.append(square(model, x, y, threat=THREATS[norm], queries=queries))
+        images.append(passes.forward)
+    assert (found[0] != x).any()
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    assert queries + 1 == calls[0] > calls[1] > calls[2]  # the start is a call as well
+    assert images[0] < images[1] < images[2]
+    checked = 3 * len(x)  # the images themselves, and whatever is suspected to be misclassified
+    assert images[0] <= calls[0] * len(x) + checked

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from generalist import Threat, build_model
+from generalist import Threat, build_model, models
 
 EPOCHS, BATCH, WIDTH = 7, 64, 8
 TRAINED_AT = {"linf": Threat.parse("linf:0.15"), "l2": Threat.parse("l2:0.75")}
@@ -64,7 +64,7 @@ def _oracle(name: str, threat: Threat | None) -> Oracle:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = build_model("small_cnn", classes=10, channels=1, size=8, width=WIDTH)
-    path = _cache() / f"{name}.pt"
+    path = _cache() / f"{name}-{_key(model, x, y, threat)}.pt"
     with open(path.with_suffix(".lock"), "w") as lock:  # the first worker trains, the others wait and read
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
@@ -76,11 +76,22 @@ def _oracle(name: str, threat: Threat | None) -> Oracle:
 
 
 def _cache() -> Path:
-    """Of this very file: what is trained otherwise is another folder."""
-    version = hashlib.sha256(Path(__file__).read_bytes() + torch.__version__.encode()).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir()) / f"generalist-oracles-{os.getuid()}-{version}"
+    folder = Path(tempfile.gettempdir()) / f"generalist-oracles-{os.getuid()}"
     folder.mkdir(exist_ok=True)
     return folder
+
+
+def _key(model: nn.Module, x: Tensor, y: Tensor, threat: Threat | None) -> str:
+    """Of everything that the trained weights depend on: another start, data, code, library or CPU is another file."""
+    found = hashlib.sha256()
+    for tensor in (*model.state_dict().values(), x, y):
+        found.update(f"{tensor.dtype} {list(tensor.shape)}".encode() + tensor.numpy().tobytes())
+    for file in (Path(__file__), *sorted(Path(models.__file__).parent.glob("*.py"))):
+        found.update(file.read_bytes())
+    radius = (threat.norm, threat.radius) if threat else None
+    machine = (torch.backends.cpu.get_cpu_capability(), os.environ.get("ONEDNN_MAX_CPU_ISA"), torch.get_num_threads())
+    found.update(repr((model, radius, torch.__version__, machine)).encode())
+    return found.hexdigest()[:16]
 
 
 def _train_(model: nn.Module, x: Tensor, y: Tensor, threat: Threat | None) -> None:
