@@ -1,20 +1,27 @@
-"""The examples of public names run as they are printed."""
+"""Every public name explains itself, and its example runs as it is printed."""
 
 import doctest
 import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import generalist
+from generalist import attacks
 from generalist.core.registry import Registry
 
-NAMES = [name for name in generalist.__all__ if ">>>" in (inspect.getdoc(getattr(generalist, name)) or "")]
+PLAIN = ("LAYERS", "__version__", "attacks")
+PUBLIC = {name: getattr(generalist, name) for name in generalist.__all__ if name not in PLAIN}
+ATTACKS = {f"attacks.{name}": attacks.ATTACKS.get(name) for name in attacks.ATTACKS.names()}
+ALL = {**PUBLIC, **ATTACKS, "attacks.autoattack": attacks.autoattack, "Registry": Registry}
 
 
 @pytest.fixture
-def registries():
+def registries() -> Iterator[None]:
     """What an example registers is forgotten after it."""
-    found = [value for name in generalist.__all__ if isinstance(value := getattr(generalist, name), Registry)]
+    found = [value for value in PUBLIC.values() if isinstance(value, Registry)]
     before = [dict(registry._entries) for registry in found]
     yield
     for registry, entries in zip(found, before, strict=True):
@@ -22,9 +29,25 @@ def registries():
         registry._entries.update(entries)
 
 
-@pytest.mark.parametrize("name", [*NAMES, "Registry"])
-def test_the_example_prints_what_it_says(name, registries):
-    text = inspect.getdoc(Registry if name == "Registry" else getattr(generalist, name))
-    example = doctest.DocTestParser().get_doctest(text, {}, name, None, None)
-    failures, tried = doctest.DocTestRunner().run(example)
+@pytest.mark.parametrize("name", ALL)
+def test_the_example_prints_what_it_says(name: str, registries: None, tmp_path: Path) -> None:
+    """`tmp` in an example is a folder for what it writes."""
+    text = inspect.getdoc(ALL[name]) or ""
+    example = doctest.DocTestParser().get_doctest(text, {"tmp": tmp_path}, name, None, None)
+    failures, tried = doctest.DocTestRunner(optionflags=doctest.IGNORE_EXCEPTION_DETAIL).run(example)
     assert (failures, tried > 0) == (0, True)
+
+
+@pytest.mark.parametrize("name", [name for name, value in ALL.items() if inspect.isfunction(value)])
+def test_a_function_says_what_it_takes_and_gives(name: str) -> None:
+    function: Any = ALL[name]
+    text, signature = inspect.getdoc(function) or "", inspect.signature(function)
+    assert ("Args:" in text) == bool(signature.parameters)
+    assert ("Returns:" in text) == (signature.return_annotation not in (None, "None"))
+    described = text.partition("Args:")[2].partition("Returns:")[0]
+    assert [argument for argument in signature.parameters if f"{argument}:" not in described] == []
+
+
+def test_help_opens_with_an_example() -> None:
+    assert "generalist.train(" in (generalist.__doc__ or "")
+    assert "generalist.attacks.autoattack(" in (generalist.__doc__ or "")

@@ -1,4 +1,17 @@
-"""Generalist: robust image classifiers, trained, attacked and explained."""
+"""Generalist: robust image classifiers, trained, attacked and explained.
+
+    import generalist
+
+    run = generalist.train("digits-generalist-t", out="runs/mine", progress=True)
+    model = generalist.load("runs/mine")  # takes images [N, C, H, W] in [0, 1], returns logits [N, K]
+    print(generalist.evaluate(run, suite="quick"))  # attacks the test split, keeps the record in the run folder
+    print(generalist.compare(["runs/mine", "runs/other"]))  # evaluated runs side by side
+
+    x, y = generalist.load_dataset("digits").test[:10]
+    x_adv = generalist.attacks.autoattack(model, x, y, threat="linf:1/4")
+
+The same from a shell: `generalist --help`.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -4,10 +4,10 @@ from functools import partial
 
 import pytest
 import torch
-from oracles import robust_digits
 
 from generalist import fastpass
 from generalist.attacks import ATTACKS, STANDARD, autoattack, misclassified
+from oracles import robust_digits
 
 THREATS = {"linf": "linf:3/20", "l2": "l2:3/4"}
 BUDGETS = {"square": {"queries": 150}, "apgd-t": {"steps": 10}, "fab-t": {"steps": 10}}

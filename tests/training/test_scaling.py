@@ -20,9 +20,9 @@ def test_one_rank_does_all_the_passes_and_sends_nothing():
 def test_two_ranks_wait_for_the_adversarial_one():
     two = epoch(JOB, replace(ONE, ranks=2))
     assert two.work == pytest.approx(epoch(JOB, ONE).work * 11 / 12)
-    mixing, checkpoint, validation = 3 / 5 * 8000, 12000, 2 / 5 * 4000
+    mixing, checkpoint, validation = 1 / 5 * 8000, 12000, 2 / 5 * 4000
     assert two.sent == pytest.approx(2 * mixing + checkpoint + validation)
-    assert two.exchange == pytest.approx(8e-9 * (mixing + checkpoint + validation) + LATENCY * (3 / 5 + 1 + 2 / 5))
+    assert two.exchange == pytest.approx(8e-9 * (mixing + checkpoint + validation) + LATENCY * (1 / 5 + 1 + 2 / 5))
 
 
 def test_mixing_at_every_step_sends_the_parameters_at_every_step():

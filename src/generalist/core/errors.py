@@ -15,6 +15,12 @@ class UserError(Exception):
     Args:
         message: The line, in words that fit Python and the command line alike.
         command: What to type, for users of the command line alone.
+
+    Example:
+        >>> import generalist
+        >>> generalist.load_recipe("digits-att")
+        Traceback (most recent call last):
+        generalist.core.errors.UserError: unknown recipe 'digits-att'; did you mean 'digits-at'?
     """
 
     def __init__(self, message: str, *, command: str = "") -> None:
@@ -23,7 +29,14 @@ class UserError(Exception):
 
 
 class RunError(Exception):
-    """A run that cannot go on (divergence, a full disk): one line saying why and what is safe. Exits with 1."""
+    """A run that cannot go on (divergence, a full disk): one line saying why and what is safe. Exits with 1.
+
+    Example:
+        >>> from generalist import RunError
+        >>> raise RunError("learner 'linf' diverged")
+        Traceback (most recent call last):
+        generalist.core.errors.RunError: learner 'linf' diverged
+    """
 
 
 class _Short(reprlib.Repr):

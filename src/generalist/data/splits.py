@@ -160,7 +160,21 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class Dataset:
-    """A name, three splits of one shape, and the names of the classes; validation may be empty."""
+    """Images for training, for selection and for the last word.
+
+    Args:
+        name: What the dataset is called.
+        train: The images that learners are trained on.
+        validation: Held out of train, to select models by; may be empty.
+        test: The images that results are reported on. All splits have one shape (C, H, W).
+        classes: The names of the classes, in the order of their labels.
+
+    Example:
+        >>> import generalist
+        >>> digits = generalist.load_dataset("digits")
+        >>> len(digits.test), digits.shape, len(digits.classes)
+        (359, (1, 8, 8), 10)
+    """
 
     name: str
     train: Split

@@ -42,10 +42,19 @@ BALL_TOLERANCE = 1e-4  # of eps: float32 rounding of a projection
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """`verdicts[threat][stage]` is [N]: 1 survived, 0 broken, −1 not attacked (wrong already, or broken before).
+    """What an evaluation found: a verdict per image, attack and threat. `print(result)` is a table.
 
-    `largest` is the norm of the largest perturbation that any attack returned.
-    `wall_seconds` and `cpu_seconds` (of all ranks) are those of this evaluation: verdicts that were known cost nothing.
+    `natural` [N] says which images are right without an attack. `verdicts[threat][stage]` is [N]: 1 survived, 0 broken,
+    −1 not attacked (wrong already, or broken before). `largest` is the norm of the largest perturbation that any attack
+    returned. `wall_seconds` and `cpu_seconds` (of all ranks) are those of this evaluation: known verdicts cost nothing.
+    `record()` is all of it as JSON.
+
+    Example:
+        >>> import generalist
+        >>> model = generalist.build_model("small_cnn", classes=10, channels=1, size=8, width=4)
+        >>> result = generalist.evaluate(model, "digits", threats=["linf:1/10", "l2:1/2"], images=20)
+        >>> list(result.table())
+        ['linf:1/10', 'l2:1/2', 'mean over norms', 'true union']
     """
 
     suite: Suite

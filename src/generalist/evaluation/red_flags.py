@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from generalist.attacks import cross_entropy, frozen, misclassified, pgd
-from generalist.attacks.view import View, loss_and_gradient, steady_forward
+from generalist.attacks.view import attack_view, loss_and_gradient, steady_forward
 from generalist.core.rng import ImageStreams, image_ids
 from generalist.core.threat import Threat
+from generalist.fastpass import switched_off
 
 ZERO_SHARE = 0.05
 HUGE_EPS_ACCURACY = 5.0
@@ -174,8 +175,8 @@ def normalisation(model: nn.Module, x: Tensor, y: Tensor) -> Flag | None:
 
 
 def zero_gradients(model: nn.Module, x: Tensor, y: Tensor) -> Flag | None:
-    with frozen(model):
-        _, _, gradient = loss_and_gradient(View(model), x, y, cross_entropy)
+    with switched_off(), attack_view(model) as view:
+        _, _, gradient = loss_and_gradient(view, x, y, cross_entropy)
     share = (gradient.flatten(1).abs().amax(1) < 1e-20).float().mean().item()
     if share < ZERO_SHARE:
         return None

@@ -15,7 +15,23 @@ from generalist.core.types import StateTree
 
 
 class Mix:
-    """One accumulator a learner. `leader`, whose integers θ_g takes, is the learner that weighed most last."""
+    """The global learner θ_g as one accumulator per learner.
+
+    Args:
+        start: θ⁰, the tensors that all learners start from, by name.
+        names: The learners.
+
+    `leader` is the learner that weighed most in the last step; θ_g takes its integers (BatchNorm's counters).
+
+    Example:
+        >>> import torch
+        >>> from generalist import Mix
+        >>> mix = Mix({"w": torch.zeros(1)}, ["linf", "natural"])
+        >>> trees = {"linf": {"w": torch.ones(1)}, "natural": {"w": torch.full((1,), 3.0)}}
+        >>> mix.accumulate_(trees, weights={"linf": 0.5, "natural": 0.5}, decay=0.9)
+        >>> round(mix.state(trees)["w"].item(), 6)  # 0.9·0 + 0.1·(0.5·1 + 0.5·3)
+        0.2
+    """
 
     def __init__(self, start: StateTree, names: list[str]) -> None:
         self.start = {name: tensor.clone() for name, tensor in start.items()}

@@ -36,9 +36,29 @@ Gamma = Points | Share | Literal["rest"]
 
 @dataclass(frozen=True)
 class MixPlan:
-    """γ, decay α', redistribution from t' every c epochs. Steps count from 0; epoch t is over after its last step.
+    """When learners are mixed with which weights, when they are reset to θ_g, and which of them are idle.
 
-    One learner alone is never reset: it is the plain method, and θ_g is its running average.
+    Steps count from 0; epoch t is over after its last step. One learner alone is never reset: it is the plain method,
+    and θ_g is its running average.
+
+    Args:
+        gammas: γ per learner: breakpoints (`Points`), a share of what those leave (`Share`), or `REST`. They sum to 1.
+        epochs: Epochs of training.
+        steps_per_epoch: Batches per epoch.
+        decay_limit: α' of the running average.
+        decay_warmup: Whether the decay begins as (1 + s)/(10 + s).
+        start_epoch: t', the first epoch after which learners may be reset.
+        every_epochs: c, the epochs between resets.
+        redistribution: Reset at the end of such an epoch, after every step of it, or never.
+        full_reset: Learners of whom a reset replaces everything they carry; only they can be idle.
+        train_idle: Train learners that cannot influence θ_g all the same.
+
+    Example:
+        >>> from generalist import MixPlan
+        >>> from generalist.mixing import REST, Points
+        >>> plan = MixPlan({"linf": Points((0, 1), (1.0, 0.0)), "natural": REST}, epochs=4, steps_per_epoch=10)
+        >>> plan.weights(20)
+        {'linf': 0.5, 'natural': 0.5}
     """
 
     gammas: Mapping[str, Gamma]

@@ -241,7 +241,17 @@ class InitSection(Section):
 
 
 class Recipe(Section):
-    """Everything that decides a result. `setting` and `method` are the shipped ones that it was composed of, if any."""
+    """Everything that decides a result, checked when it is made. `load_recipe` makes one from a name or a file.
+
+    Its fields are the sections of a recipe file: data, model, training, learners, mixing, validation, and how the
+    reported checkpoint is selected. `setting` and `method` are the shipped ones that it was composed of, if any.
+
+    Example:
+        >>> import generalist
+        >>> recipe = generalist.load_recipe("digits-generalist-t")
+        >>> list(recipe.learners), recipe.training.epochs
+        (['linf', 'natural', 'l2'], 24)
+    """
 
     name: Annotated[str, BeforeValidator(lambda given: _reraised(file_name, given, "a recipe's name"))]
     description: Annotated[str, Field(max_length=LONGEST_TEXT), RUNTIME_ONLY] = ""

@@ -19,7 +19,16 @@ Raw = dict[str, Any]
 
 @cache
 def recipe_names() -> dict[str, str]:
-    """Every shipped name with its description."""
+    """Every shipped recipe.
+
+    Returns:
+        Descriptions by name, `<setting>-<method>`.
+
+    Example:
+        >>> import generalist
+        >>> "digits-generalist-t" in generalist.recipe_names()
+        True
+    """
     names = {}
     for setting in part_names("settings"):
         for method in part_names("methods"):

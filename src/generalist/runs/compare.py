@@ -16,10 +16,24 @@ from generalist.runs.folder import Run, RunPaths
 
 
 def compare(runs: Sequence[str | Path], *, suite: str | None = None, paper: str | None = None) -> Comparison:
-    """The global models of several runs, by the records that `generalist eval` left in their folders.
+    """Evaluated runs side by side; nothing is trained or attacked again.
 
-    `suite` is the strongest shipped one that all of them have a record of, if not given; `paper` is the number of a
-    paper's table whose values are put beside ours: I to IV (Generalist++), 1a to 5 (CVPR 2023).
+    Args:
+        runs: Run folders whose global models were evaluated alike, by `generalist.evaluate` or `generalist eval`.
+        suite: The suite whose records are compared; the strongest shipped one that all runs have, if not given.
+        paper: The number of a paper's table whose values stand beside ours: I to IV (Generalist++), 1a to 5 (CVPR).
+
+    Returns:
+        The comparison: rows, columns and notes; `record()` is all of it as JSON.
+
+    Example:
+        >>> import generalist
+        >>> small = {"training.epochs": 1, "data.limit": 100, "model.width": 2, "validation.images": 10}
+        >>> runs = [generalist.train(f"digits-{name}", out=tmp / name, overrides=small) for name in ("nt", "at")]
+        >>> results = [generalist.evaluate(run, threats="linf:1/10", images=20) for run in runs]
+        >>> found = generalist.compare([run.folder for run in runs])
+        >>> [row["recipe"] for row in found.record()["runs"]]
+        ['digits-nt', 'digits-at']
     """
     beside = paper_table(paper) if paper else None
     found = [Run(folder) for folder in _run_folders([Path(folder) for folder in runs])]

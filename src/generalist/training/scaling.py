@@ -73,7 +73,7 @@ def epoch(job: Job, machines: Machines) -> Epoch:
     """An epoch as it is here: learners on their own ranks, parameters exchanged where they meet."""
     exchanges = [
         *_gradients(job, machines),
-        _all_reduce(job.parameters * DOUBLE, machines.ranks, 3 / job.every_epochs),  # once to mix, twice to validate
+        _all_reduce(job.parameters * DOUBLE, machines.ranks, 1 / job.every_epochs),  # validated, then handed back
         *_checkpoint(job, machines),
         *_validation(job, machines),
     ]
