@@ -250,7 +250,9 @@ def _call(name: str, root: Path, *, size: int | None, test_only: bool) -> Parts:
     wrong = not isinstance(parts, Parts) or (parts.train is None and (parts.test is None or not test_only))
     if wrong or not all(isinstance(split, Split | None) for split in parts[1:4]):
         what = type(parts).__name__
-        raise UserError(f"dataset {name!r} returned a {what} without its splits; return Parts(classes, train=…, test=…)")
+        raise UserError(
+            f"dataset {name!r} returned a {what} without its splits; return Parts(classes, train=…, test=…)"
+        )
     return parts
 
 
