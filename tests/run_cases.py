@@ -3,7 +3,8 @@
 import os
 import signal
 import time
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -19,6 +20,7 @@ from generalist.report.console import Silent
 from generalist.runs.experiment import Experiment
 from generalist.runs.train import Run
 from generalist.training.guards import Interrupted, Interrupts
+from generalist.training.learner import Learner
 from generalist.training.loop import fit
 from generalist.training.state import TrainState
 
@@ -74,6 +76,67 @@ def stopped_after(recipe: Recipe, out: Path, step: int, *, resume: bool = False)
 
     with pytest.raises(Interrupted):
         generalist.train(recipe, out=out, resume=resume, reporter=Stop())
+
+
+def forked(function: Callable[[], object]) -> int:
+    """A copy of this process that calls the function and ends; its process id."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        function()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(70)
+    os._exit(0)
+
+
+def killed_at(what: str, occasion: int, function: Callable[[], object], *, told: str) -> None:
+    """The function in a process that is killed by SIGKILL, always in the same place.
+
+    Args:
+        what: "step", before a learner's step; "redistribution", after it; a folder of the run ("checkpoints",
+            "models"), after a file was written for it and before it is in place.
+        occasion: on which of these, counted from 1.
+        function: what the process does.
+        told: what to say where the process ended before.
+    """
+
+    def doomed() -> None:
+        left = occasion
+
+        def die_in_turn() -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        step, redistribute_, replace = Learner.step, Experiment.redistribute_, os.replace
+
+        def stepped(*args: Any, **options: Any) -> Any:
+            die_in_turn()
+            return step(*args, **options)
+
+        def redistributed(*args: Any) -> None:
+            redistribute_(*args)
+            die_in_turn()
+
+        def replaced(source: Any, path: Any) -> None:
+            if what in Path(path).parts:
+                die_in_turn()
+            replace(source, path)
+
+        patch = pytest.MonkeyPatch()
+        if what == "step":
+            patch.setattr(Learner, "step", stepped)
+        elif what == "redistribution":
+            patch.setattr(Experiment, "redistribute_", redistributed)
+        else:
+            patch.setattr(os, "replace", replaced)
+        function()
+
+    ended = os.waitstatus_to_exitcode(os.waitpid(forked(doomed), 0)[1])
+    assert ended == -signal.SIGKILL, f"not killed in {told}"
 
 
 def wait_for(path: Path, process: Popen[str], seconds: float = 120) -> None:

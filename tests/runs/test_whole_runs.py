@@ -2,25 +2,29 @@
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 import generalist
 from generalist.core.errors import RunError, UserError
 from generalist.recipes.cost import Workload, cost_in_at
 from generalist.report.console import Silent
 from generalist.runs.experiment import build
-from generalist.training.guards import Interrupted, Interrupts
-from generalist.training.loop import fit
+from run_cases import (
+    Quiet,
+    different_models,
+    fit_quietly,
+    forked,
+    killed_at,
+    same,
+    stopped_after,
+    weights,
+)  # fmt: skip
 
 TINY = ["data.limit=160", "model.width=4", "training.batch_size=32", "validation.images=20", "validation.steps=2",
         "learners.linf.objective.steps=2"]  # fmt: skip
@@ -31,14 +35,6 @@ def tiny(name="digits-generalist-t", *more):
     return generalist.load_recipe(name, [*(T if "generalist-t" in name else [*TINY, "training.epochs=6"]), *more])
 
 
-def weights(run, name="global"):
-    return load_file(Path(run) / "models" / f"{name}.safetensors")
-
-
-def same(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
-
-
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     return generalist.train(tiny(), out=tmp_path_factory.mktemp("runs") / "undisturbed")
@@ -46,10 +42,9 @@ def undisturbed(tmp_path_factory):
 
 def test_the_same_recipe_gives_the_same_bits(undisturbed, tmp_path):
     again = generalist.train(tiny(), out=tmp_path / "again")
-    for name in ("global", "linf", "natural", "l2"):
-        assert same(weights(undisturbed.folder, name), weights(again.folder, name))
+    assert different_models(undisturbed, again) == []
     other = generalist.train(tiny("digits-generalist-t", "seed=1"), out=tmp_path / "other")
-    assert not same(weights(undisturbed.folder), weights(other.folder))
+    assert "global" in different_models(undisturbed, other)
 
 
 def test_the_journal_says_when_learners_were_redistributed(undisturbed):
@@ -74,43 +69,37 @@ def test_the_share_of_the_work_counts_learners_that_start_later():
     assert judged.share(23 * plan.steps_per_epoch) < 0.1
 
 
-def command(out, *more):
+def arguments(out, *more):
     sets = [part for override in T for part in ("--set", override)]
-    return [sys.executable, "-m", "generalist", "train", "digits-generalist-t", *sets, "--out", str(out), *more]
+    return ["generalist", "train", "digits-generalist-t", *sets, "--out", str(out), *more]
 
 
-def start(out, *more):
-    return subprocess.Popen(command(out, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def python(script, *argv):
+    """`python -c script` with these arguments; its coverage is not measured, for that writes files."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("COV")}
+    command = [sys.executable, "-c", f"import sys; sys.argv = sys.argv[1:]\n{script}", *argv]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
-def wait_for(path, process, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not any(path.parent.glob(path.name)):
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline, f"no {path}"
-        time.sleep(0.01)
+MOMENTS = {
+    "a step": ("step", 7),
+    "a checkpoint that is written but not in place": ("checkpoints", 5),
+    "a model that is written but not in place": ("models", 3),
+    "a redistribution": ("redistribution", 1),
+    "a step of the last phase": ("step", 11),
+}
 
 
-def test_killed_at_five_random_moments_and_resumed_equals_the_uninterrupted_run(undisturbed, tmp_path):
-    out, moments = tmp_path / "killed", random.Random(7)
-    kills = 0
-    while kills < 5:
-        process = start(out, *(["--resume"] if kills else []), "--set", "training.checkpoint_minutes=0")
-        wait_for(out / "environment.json" if not kills else out / "metrics.jsonl", process)
-        try:
-            process.wait(moments.uniform(0, 0.7))
-            break
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
-            kills += 1
-        if kills == 1 and not (out / "recipe.yaml").exists():
-            kills = 0
-    last = subprocess.run(command(out, "--resume"), capture_output=True, text=True)
-    assert last.returncode == 0, last.stderr
-    assert kills == 5, "the run was over before it was killed five times"
-    for name in ("global", "linf", "natural", "l2"):
-        assert same(weights(undisturbed.folder, name), weights(out, name)), name
+def test_killed_at_five_moments_and_resumed_equals_the_uninterrupted_run(undisturbed, tmp_path):
+    out, often = tmp_path / "killed", tiny("digits-generalist-t", "training.checkpoint_minutes=0")
+    reached = []
+    for moment, (what, occasion) in MOMENTS.items():
+        killed_at(what, occasion, lambda: generalist.train(often, out=out, resume=True), told=moment)
+        reached.append(max(int(path.stem.split("-")[1]) for path in (out / "checkpoints").glob("*.json")))
+    assert reached == sorted(set(reached))  # each of them went on from where the one before was killed
+    assert 0 < reached[0] < reached[-1] < 30
+    run = generalist.train(tiny(), out=out, resume=True)
+    assert different_models(undisturbed, run) == []
     ours, theirs = (
         [{k: v for k, v in record.items() if k != "seconds"} for record in generalist.Run(folder).metrics]
         for folder in (undisturbed.folder, out)
@@ -118,35 +107,60 @@ def test_killed_at_five_random_moments_and_resumed_equals_the_uninterrupted_run(
     assert ours == theirs
 
 
+SIGNALLED = """
+import os
+from generalist.training.learner import Learner
+step, left = Learner.step, 7
+def signalled(*args, **options):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), int(os.environ["SIGNAL"]))
+    return step(*args, **options)
+Learner.step = signalled
+from generalist.__main__ import main
+main()
+"""
+
+
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(undisturbed, tmp_path, signum, code):
+def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(undisturbed, tmp_path, monkeypatch, signum, code):
     out = tmp_path / "stopped"
-    process = start(out)
-    wait_for(out / "checkpoints" / "step-*.json", process)
-    process.send_signal(signum)
-    stderr = process.communicate(timeout=60)[1]
-    assert process.returncode == code, stderr
-    assert "--resume" in stderr
-    assert "Traceback" not in stderr
+    monkeypatch.setenv("SIGNAL", str(int(signum)))
+    done = python(SIGNALLED, *arguments(out))
+    assert done.returncode == code, done.stderr
+    assert "--resume" in done.stderr
+    assert "Traceback" not in done.stderr
     assert not (out / "summary.json").exists()
+    assert (out / "checkpoints" / "step-000000007.json").is_file()
     if signum == signal.SIGINT:
         return
-    again = stderr.split("go on with: ")[1].split()
+    again = done.stderr.split("go on with: ")[1].split()
     subprocess.run([sys.executable, "-m", *again], check=True, capture_output=True)
-    assert same(weights(undisturbed.folder), weights(out))
+    assert same(weights(undisturbed), weights(out))
 
 
 def test_a_second_process_on_the_same_folder_is_refused(tmp_path):
     out = tmp_path / "busy"
-    process = start(out, "--set", "training.epochs=200")
+
+    class Waiting(Silent):
+        """Says that the run has begun, and goes no further."""
+
+        def advance(self, done, total, *, share=None):
+            os.write(begun, b"!")
+            signal.pause()
+
+    began, begun = os.pipe()
+    child = forked(lambda: generalist.train(tiny(), out=out, reporter=Waiting()))
+    os.close(begun)
     try:
-        wait_for(out / "metrics.jsonl", process)
-        recipe = generalist.Run(out).recipe
-        with pytest.raises(UserError, match=f"in use by process {process.pid}"):
-            generalist.train(recipe, out=out, resume=True)
+        assert os.read(began, 1) == b"!", "the first run ended before its first step"
+        with pytest.raises(UserError, match=f"in use by process {child}"):
+            generalist.train(tiny(), out=out, resume=True)
     finally:
-        process.kill()
-        process.communicate()
+        os.close(began)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_a_broken_checkpoint_is_named_and_the_one_before_is_used(undisturbed, tmp_path):
@@ -170,29 +184,18 @@ def test_a_broken_checkpoint_with_none_before_it_is_an_error(tmp_path):
         generalist.train(tiny(), out=out, resume=True)
 
 
-def stopped_after(recipe, out, step):
-    """Train until `step`, then stop as by a signal."""
-
-    class Stop(Silent):
-        def advance(self, done, total, *, share=None):
-            if done == step - 1:
-                os.kill(os.getpid(), signal.SIGTERM)
-
-    with pytest.raises(Interrupted):
-        generalist.train(recipe, out=out, reporter=Stop())
-
-
 def test_a_full_disk_leaves_the_last_good_checkpoint_whole(undisturbed, tmp_path):
     out = tmp_path / "full"
     stopped_after(tiny(), out, step=7)
     before = {path.name: path.read_bytes() for path in (out / "checkpoints").iterdir()}
     size = max(len(content) for content in before.values())
-    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)),) * 2);"
-    limited += "from generalist.cli.main import main; main()"
-    arguments = command(out, "--resume")[3:]
-    unmeasured = {key: value for key, value in os.environ.items() if not key.startswith("COV")}  # coverage writes files
-    start = [sys.executable, "-c", limited, str(size // 2), *arguments]
-    result = subprocess.run(start, capture_output=True, text=True, env=unmeasured)
+    limited = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop()),) * 2)
+from generalist.__main__ import main
+main()
+"""
+    result = python(limited, *arguments(out, "--resume"), str(size // 2))
     assert result.returncode == 1, result.stderr
     assert "could not write" in result.stderr
     assert "Traceback" not in result.stderr
@@ -214,21 +217,20 @@ def test_divergence_stops_after_a_bounded_number_of_bad_steps_and_names_the_lear
         batch.x.fill_(float("nan"))
     state = experiment.state
     with pytest.raises(RunError, match="'linf'"):
-        fit(state, experiment.plan, feed=lambda _: iter(poisoned), seed=0, redistribute_=lambda: None, events=Quiet(),
-            checkpoints=tmp_path / "checkpoints", interrupts=Interrupts(), bad_steps=3)  # fmt: skip
+        fit_quietly(
+            experiment,
+            events=Saving(),
+            feed=lambda _: iter(poisoned),
+            checkpoints=tmp_path / "checkpoints",
+            bad_steps=3,
+        )
     assert state.step == 8
     assert all(torch.isfinite(tensor).all() for tensor in state.learners["linf"].tree.values())
     assert all(torch.isfinite(tensor).all() for tensor in state.materialise_global_().state_dict().values())
     assert build(recipe).state.load(tmp_path / "checkpoints")
 
 
-class Quiet:
-    def tick(self, state):
-        pass
-
-    def epoch_ended(self, state):
-        pass
-
+class Saving(Quiet):
     def save_due(self, state):
         return True
 
@@ -245,13 +247,12 @@ class TestIdleLearners:
         "more", [(), ("learners.natural.weight_averaging=true", "learners.l2.weight_averaging=true")]
     )
     def test_the_global_model_is_the_same_bit_for_bit(self, tmp_path, more):
-        skipped = self.train(tmp_path / "skipped", *more)
-        trained = self.train(tmp_path / "trained", "mixing.train_idle=true", *more)
+        """And the learners after the last reset, which replaces all that they had learned before."""
+        skipped = self.train(tmp_path / "skipped", "select=last", *more)
+        trained = self.train(tmp_path / "trained", "select=last", "mixing.train_idle=true", *more)
         assert skipped.summary["live_epochs"] == {"linf": 12, "natural": 4, "l2": 4}
         assert trained.summary["live_epochs"] == {"linf": 12, "natural": 12, "l2": 12}
-        for name in ("global", "linf", "natural", "l2"):
-            if name in ("global", "linf"):
-                assert same(weights(skipped.folder, name), weights(trained.folder, name)), name
+        assert different_models(skipped, trained) == []
         last = [record["models"]["global"] for record in skipped.metrics if record["kind"] == "validation"]
         assert last == [record["models"]["global"] for record in trained.metrics if record["kind"] == "validation"]
 
@@ -279,16 +280,10 @@ class TestIdleLearners:
                 counts[name] += 1
 
             learner.model.register_forward_hook(count)
-        fit(experiment.state, experiment.plan, feed=experiment.feed, seed=0, redistribute_=experiment.redistribute_,
-            events=Never(), checkpoints=Path("unused"), interrupts=Interrupts(), bad_steps=3)  # fmt: skip
+        fit_quietly(experiment)
         at = 11 * experiment.plan.steps
         assert sum(counts.values()) / at == pytest.approx(cost, abs=1e-9)
         assert cost_in_at(recipe, experiment.plan) == pytest.approx(cost)
-
-
-class Never(Quiet):
-    def save_due(self, state):
-        return False
 
 
 def test_one_learner_is_a_generalist_too_and_is_reported_raw_and_averaged(tmp_path):
@@ -302,15 +297,14 @@ def test_one_learner_is_a_generalist_too_and_is_reported_raw_and_averaged(tmp_pa
     ema = {key: value.clone() for key, value in experiment.state.global_model.state_dict().items()}
     learner = experiment.state.learners["linf"]
 
-    class Average(Never):
+    class Average(Quiet):
         def tick(self, state):
             d = min(0.999, state.step / (9 + state.step))
             for key, value in learner.tree.items():
                 ema[key] = d * ema[key] + (1 - d) * value if value.is_floating_point() else value.clone()
 
-    fit(experiment.state, experiment.plan, feed=experiment.feed, seed=0, redistribute_=lambda: None,
-        events=Average(), checkpoints=Path("unused"), interrupts=Interrupts(), bad_steps=3)  # fmt: skip
-    for key, value in weights(run.folder).items():
+    fit_quietly(experiment, events=Average())
+    for key, value in weights(run).items():
         torch.testing.assert_close(ema[key], value, atol=1e-5, rtol=1e-5)
 
 
@@ -351,22 +345,35 @@ def test_a_generalist_can_start_from_an_existing_model(tmp_path):
     assert epochs == [9, 10, 11, 12]
 
 
-def test_recalibrated_statistics_are_those_of_the_mixed_weights(tmp_path):
-    mixed = generalist.train(tiny(), out=tmp_path / "mix")
-    fresh = generalist.train(
-        tiny("digits-generalist-t", "mixing.batchnorm=recalibrate", "mixing.redistribute=never"), out=tmp_path / "fresh"
-    )
-    assert json.dumps(mixed.summary["selected"]) != json.dumps(fresh.summary["selected"])
-    model = fresh.model().train()
-    x = generalist.load_dataset("digits").train.images[:128].float() / 255
-    captured = {}
-    model.network.bn1.register_forward_pre_hook(lambda m, args: captured.update(x=args[0]))
-    with torch.no_grad():
-        model(x)
-    bn = fresh.model().network.bn1
-    batch_mean, batch_var = captured["x"].mean((0, 2, 3)), captured["x"].var((0, 2, 3))
-    torch.testing.assert_close(bn.running_mean, batch_mean, atol=0.15, rtol=0.2)
-    assert (bn.running_var / batch_var).log().abs().max() < 1.0
+def test_recalibrated_statistics_are_those_of_the_mixed_weights(undisturbed, tmp_path):
+    """Of every BatchNorm: the averages over clean batches and over what each learner feeds the model in training."""
+    recipe = tiny("digits-generalist-t", "mixing.batchnorm=recalibrate", "mixing.redistribute=never")
+    fresh = generalist.train(recipe, out=tmp_path / "fresh")
+    assert json.dumps(undisturbed.summary["selected"]) != json.dumps(fresh.summary["selected"])
+    experiment = fit_quietly(build(recipe))
+    model, seen = experiment.state.global_model, {}
+
+    def keep(module, args):
+        if module.training:
+            seen.setdefault(module, []).append(args[0].detach().clone())
+
+    norms = [module for module in model.modules() if isinstance(module, torch.nn.BatchNorm2d)]
+    for module in (model, *norms):
+        module.register_forward_pre_hook(keep)
+    assert experiment.global_model() is model
+    clean, linf, natural, l2 = (seen[model][offset::4] for offset in range(4))
+    assert len(clean) == experiment.plan.steps_per_epoch  # all batches of an epoch: there are fewer than 16
+    assert all(torch.equal(a, b) for a, b in zip(clean, natural, strict=True))
+    for name, attacked in (("linf", linf), ("l2", l2)):
+        threat = recipe.learners[name].objective.options["threat"]
+        for a, b in zip(clean, attacked, strict=True):
+            assert 0 < threat.size(b - a).max() <= threat.radius * (1 + 1e-5)
+    assert len(norms) > 2
+    for norm in norms:
+        means = torch.stack([x.mean((0, 2, 3)) for x in seen[norm]])
+        variances = torch.stack([x.var((0, 2, 3)) for x in seen[norm]])
+        torch.testing.assert_close(norm.running_mean, means.mean(0), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(norm.running_var, variances.mean(0), atol=1e-5, rtol=1e-4)
 
 
 def test_selection_keeps_the_best_and_says_on_which_split(undisturbed):

@@ -24,7 +24,7 @@ def eval_command(
         list[Path] | None,
         typer.Argument(metavar="TARGET", callback=read_path, help="Run folders, or one saved model file."),
     ] = None,
-    suite: Annotated[str, typer.Option(help=f"{', '.join(SUITE_NAMES)}, or a YAML file.")] = "pgd20",
+    suite: Annotated[str, typer.Option(help=f"{', '.join(SUITE_NAMES)}, a YAML file, or module:callable.")] = "pgd20",
     threat: Annotated[
         list[str] | None,
         typer.Option(metavar="NORM:EPS", help="Such as linf:8/255, repeatable; a run's own if not given."),
