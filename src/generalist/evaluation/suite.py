@@ -92,7 +92,7 @@ def _shipped() -> dict[str, Suite]:
         Suite("paper", paper, {**alone, "AA": AA}, cascade=False),
         Suite("autoattack", _standard(), {"AA": AA}),
     )
-    return dict(zip(SUITE_NAMES, suites, strict=True))
+    return {suite.name: suite for suite in suites}
 
 
 def _shipped_suite(name: str) -> Suite:
