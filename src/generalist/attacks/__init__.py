@@ -2,9 +2,11 @@
 
 pgd         PGD with restarts, FGSM       criteria   what an attack raises
 mim, cw     momentum; the margin          view       the model as an attack sees it
-apgd        APGD-CE, -DLR, -T             survivors  images whose fate is decided stop costing anything
+apgd        APGD-CE, -DLR, -T             survivors  early exit of misclassified images
 fab         FAB-T, minimal distances      square     random search, no gradients
 autoattack  the standard cascade of APGD-CE, APGD-T, FAB-T and Square
+
+`threat` is a `Threat` or text such as "linf:8/255", everywhere.
 """
 
 from collections.abc import Callable
@@ -29,7 +31,7 @@ ATTACKS: Registry[Callable[..., Tensor]] = Registry(
     runtime=("threat", "generator", "criterion", "start"),
     called="model, x, y, *, threat, generator",
 )
-"""By the names that suites use; the remaining keyword-only arguments are their fields."""
+"""Attacks by the names that suites use. Their other keyword-only arguments are the fields of a suite's stage."""
 
 _NAMED: dict[str, Callable[..., Tensor]] = {"pgd": pgd, "mim": mim, "cw": cw, "apgd-dlr": apgd_dlr}
 for _name, _attack in [*_NAMED.items(), *STANDARD.values()]:

@@ -1,4 +1,4 @@
-"""One ascent of APGD over a batch: every image has its own step size, its own momentum and its own best point."""
+"""One ascent of APGD over a batch: step size, momentum and best point are per image."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -15,15 +15,15 @@ from generalist.core.types import Criterion
 Towards = Callable[[Tensor], Criterion]
 """Target classes [B] → the criterion to raise."""
 
-INERTIA = 0.25  # how much of the last move the next one repeats
-RISING = 0.75  # the share of the steps that has to raise the loss, or the step is too long
-SPARSER = 1.5  # an ℓ1 step moves so many times fewer pixels than the best point has moved
-FIRST_SHARE = 0.2  # of the pixels, in the first ℓ1 step from the image itself
+INERTIA = 0.25  # share of the last move that the next one repeats (1 − α in the paper)
+RISING = 0.75  # share of the steps that have to raise the loss, else the step size is halved (ρ in the paper)
+SPARSER = 1.5  # an ℓ1 step moves this many times fewer pixels than the best point has moved
+FIRST_SHARE = 0.2  # share of the pixels that the first ℓ1 step from the image itself moves
 
 
 @dataclass
 class Ascent:
-    """What is known of the images still climbing: one row an image in every field."""
+    """The state of the images that are left: one row per image in every field."""
 
     x: Tensor
     y: Tensor
@@ -36,16 +36,16 @@ class Ascent:
     best: Tensor = field(init=False)
     best_loss: Tensor = field(init=False)
     best_gradient: Tensor = field(init=False)
-    raised: Tensor = field(init=False)  # since the last checkpoint: the steps that raised the loss
-    reached: Tensor = field(init=False)  # at the last checkpoint: the best loss,
-    halved: Tensor = field(init=False)  # whether the step was halved,
-    moved: Tensor = field(init=False)  # how many pixels the best point had moved
+    raised: Tensor = field(init=False)  # number of steps since the last checkpoint that raised the loss
+    reached: Tensor = field(init=False)  # best loss at the last checkpoint
+    halved: Tensor = field(init=False)  # whether the step was halved at the last checkpoint
+    moved: Tensor = field(init=False)  # number of pixels the best point had moved at the last checkpoint
 
     def __post_init__(self) -> None:
         self.before = self.best = self.x_adv
         self.gradient = self.best_gradient = torch.zeros_like(self.x)
         self.loss = self.best_loss = self.reached = torch.full_like(self.step, -torch.inf)
-        self.raised = torch.full_like(self.step, -1)  # looking at the start raises the loss, but is no step
+        self.raised = torch.full_like(self.step, -1)  # the first evaluation raises the loss, but is not a step
         self.halved = torch.ones_like(self.y, dtype=torch.bool)
         moved = _moved(self.x_adv, self.x)
         self.moved = torch.where(moved > 0, moved, FIRST_SHARE * SPARSER * self.x[0].numel())
@@ -53,13 +53,13 @@ class Ascent:
     def climb_(
         self, view: nn.Module, *, threat: Threat, steps: int, towards: Towards, survivors: Survivors | None
     ) -> None:
-        """Take the steps, in place. With `survivors`, the images that get misclassified on the way leave."""
+        """Take the steps, in place. With `survivors`, an image leaves once it is misclassified (early exit)."""
         checkpoints, longest = checkpoints_of(threat, steps), self.step[:1]
         for step in track(range(steps + 1)):
             if step > 0:
                 ahead = self._next(threat, inertia=INERTIA if step > 1 else 0.0)
                 self.x_adv, self.before = ahead, self.x_adv
-            logits = self._look_(view, towards(self.target))
+            logits = self._evaluate_(view, towards(self.target))
             if survivors is not None:
                 self.keep_(survivors.drop(self.x_adv, wrong(logits, self.y)))
                 if not len(self.y):
@@ -74,8 +74,8 @@ class Ascent:
             for name in fields(self):
                 setattr(self, name.name, getattr(self, name.name)[rows])
 
-    def _look_(self, view: nn.Module, criterion: Criterion) -> Tensor:
-        """The logits of x_adv; its loss and gradient are noted, and it becomes the best point where it is."""
+    def _evaluate_(self, view: nn.Module, criterion: Criterion) -> Tensor:
+        """The logits of x_adv. Loss and gradient are stored, and the best point is updated."""
         logits, loss, gradient = loss_and_gradient(view, self.x_adv, self.y, criterion)
         self.raised = self.raised + (loss > self.loss)
         self.loss, self.gradient = loss, gradient
@@ -97,7 +97,10 @@ class Ascent:
         return threat.project(mixed, self.x)
 
     def _adapt_step_(self, *, window: int) -> None:
-        """Halve and go back to the best where too few steps rose, or where neither step nor best loss has changed."""
+        """Halve the step and return to the best point where too few steps raised the loss.
+
+        The same where, since the last checkpoint, neither the step size nor the best loss has changed.
+        """
         idle = ~self.halved & (self.best_loss <= self.reached)
         self.halved = (self.raised < RISING * window) | idle
         self.step = torch.where(self.halved, self.step / 2, self.step)
@@ -105,7 +108,7 @@ class Ascent:
         self._go_back_(self.halved)
 
     def _adapt_sparsity_(self, longest: Tensor) -> None:
-        """Where the best point has grown sparser, go on from there with long steps; elsewhere make them shorter."""
+        """Where the best point has become sparser, return to it with the longest step; elsewhere shorten the step."""
         moved = _moved(self.best, self.x)
         sparser = moved < 0.95 * self.moved
         self.step = torch.where(sparser, longest, torch.maximum(self.step / SPARSER, longest / 10))
@@ -119,7 +122,7 @@ class Ascent:
 
 
 def checkpoints_of(threat: Threat, steps: int) -> dict[int, int]:
-    """Step → steps since the checkpoint before: 22, 41, 57, 70, 80, 87, 93, 99 of 100; in ℓ1 every 4 %."""
+    """Checkpoint → steps since the previous one. Of 100 steps: 22, 41, 57, 70, 80, 87, 93, 99; in ℓ1 every 4 %."""
     window, shrink, least = (max(percent * steps // 100, 1) for percent in (22, 3, 6))
     if threat.norm == "l1":
         window = least = max(4 * steps // 100, 1)
@@ -132,7 +135,7 @@ def checkpoints_of(threat: Threat, steps: int) -> dict[int, int]:
 
 
 def sparse_sign(gradient: Tensor, count: Tensor) -> Tensor:
-    """The signs of the count [B] coordinates that have the largest gradient, scaled to unit ℓ1 norm; at least one."""
+    """The signs of the `count` [B] coordinates with the largest gradients, at least one, scaled to unit ℓ1 norm."""
     size = gradient.abs().flatten(1)
     last = count.clamp(1, size.shape[1])[:, None] - 1
     least = size.sort(1, descending=True).values.gather(1, last)
@@ -141,7 +144,7 @@ def sparse_sign(gradient: Tensor, count: Tensor) -> Tensor:
 
 
 def wrong(logits: Tensor, y: Tensor) -> Tensor:
-    """[B]; NaN logits count as wrong, as in the last word on it."""
+    """Which logits are misclassified, [B]. NaN counts as wrong, as in `misclassified`."""
     return (logits.argmax(1) != y) | logits.isnan().any(1)
 
 

@@ -1,8 +1,8 @@
-"""The way from a point of the box [0, 1]^d to a hyperplane that is shortest in a norm: exact, a whole batch at once.
+"""Projection of points of the box [0, 1]^d onto hyperplanes in a norm: exact, a whole batch at once.
 
-Every coordinate can only help by moving one way, and no further than the box. What is left is to share a known amount
-of work Σ|wᵢ|·moveᵢ among the coordinates: in ℓ∞ and ℓ2 they all move at their own rate until the box stops them; in ℓ1
-the heaviest coordinate goes first, then the next.
+Each coordinate can only help in one direction, and only up to the edge of the box. The required work Σ|wᵢ|·moveᵢ has to
+be shared among the coordinates. In ℓ∞ and ℓ2 all coordinates move at their own rate until the box stops them. In ℓ1 the
+coordinate of the largest weight moves first, then the next.
 """
 
 import torch
@@ -13,9 +13,16 @@ from generalist.core.threat import TINY, Norm
 
 
 def toward_hyperplane(points: Tensor, normal: Tensor, gap: Tensor, norm: Norm) -> Tensor:
-    """The smallest δ [..., B, d] with normal·δ = gap [..., B] and points + δ in [0, 1]; normal is [B, d].
+    """The smallest δ with normal·δ = gap and points + δ in [0, 1].
 
-    Where the box holds no such δ, the one that comes nearest to it. Coordinates of no weight never move.
+    Args:
+        points: Points of the box, [..., B, d].
+        normal: Normals of the hyperplanes, [B, d]. Coordinates of weight zero never move.
+        gap: Required change of normal·point, [..., B].
+        norm: The norm in which δ is smallest.
+
+    Returns:
+        δ [..., B, d]. Where the box contains no such δ, the one that comes nearest to the hyperplane.
     """
     direction = normal.sign() * gap.sign()[..., None]
     weight = normal.abs()
@@ -30,24 +37,24 @@ def toward_hyperplane(points: Tensor, normal: Tensor, gap: Tensor, norm: Norm) -
 def _side_by_side(weight: Tensor, room: Tensor, work: Tensor, norm: Norm) -> Tensor:
     """Moves min(level·rate, room), the level chosen so that Σ weight·move = work.
 
-    The work done is a concave function of the level, made of straight pieces: Newton's method climbs it from zero,
-    stays below the answer, and is there as soon as the box stops no further coordinate.
+    The work done is a concave, piecewise linear function of the level. Newton's method started at zero stays below the
+    answer, and has reached it as soon as the box stops no further coordinate.
     """
-    rate, pace = (1, weight) if norm == "linf" else (weight, weight.square())
+    rate, work_rate = (1, weight) if norm == "linf" else (weight, weight.square())
     level, before = torch.zeros_like(work), torch.full_like(work, torch.inf)
     while True:
         move = torch.minimum(level.to(weight) * rate, room)
-        moving = _sum(pace * (room - move).sign())
-        there = ~(moving < before)
-        if there.all():
+        moving = _sum(work_rate * (room - move).sign())
+        finished = ~(moving < before)
+        if finished.all():
             return move
         more = (work - _sum(weight * move)) / moving.clamp_min(TINY**2)
-        # who is there stays there, to the last bit, however long the others take
-        level, before = torch.where(there, level, level + more.clamp_(0, 1 / TINY)), moving
+        # A finished row keeps its level to the last bit, however many rounds the others take.
+        level, before = torch.where(finished, level, level + more.clamp_(0, 1 / TINY)), moving
 
 
 def _heaviest_first(weight: Tensor, room: Tensor, work: Tensor) -> Tensor:
-    """Whole rooms in the order of the weights until the work is done; the last one in part."""
+    """Move coordinates to the edge of the box, by descending weight, until the work is done; the last one in part."""
     order = weight.argsort(dim=-1, descending=True, stable=True).expand_as(room)
     full = (weight * room).gather(-1, order).to(work)
     left = work - (full.cumsum(-1) - full)
@@ -56,7 +63,7 @@ def _heaviest_first(weight: Tensor, room: Tensor, work: Tensor) -> Tensor:
 
 
 def _sum(terms: Tensor) -> Tensor:
-    """Over the last dimension, which stays: thousands of terms, so in float64 where the device has it."""
+    """Sum over the last dimension, kept. Thousands of terms: in float64 where the device has it."""
     return terms.sum(-1, keepdim=True, dtype=_wide(terms))
 
 

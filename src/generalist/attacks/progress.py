@@ -1,4 +1,4 @@
-"""How far a long attack is, for whoever watches."""
+"""The progress of a long attack."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +14,26 @@ _loops: ContextVar[tuple[float, float]] = ContextVar("loops", default=(0.0, 1.0)
 
 @contextmanager
 def watched(watcher: Watcher) -> Iterator[None]:
-    """Attacks inside tell the watcher which share of their steps, 0 to 1, is behind them."""
+    """Report the progress of the attacks inside the `with` block.
+
+    Args:
+        watcher: Called with the share of the steps done, 0 to 1, at the start of every step.
+
+    Returns:
+        A context manager.
+
+    Example:
+        >>> import torch
+        >>> from generalist import attacks
+        >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+        >>> x, y = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 2, 3])
+        >>> with attacks.watched(print):
+        ...     x_adv = attacks.pgd(model, x, y, threat="linf:8/255", steps=4)
+        0.0
+        0.25
+        0.5
+        0.75
+    """
     token = _watcher.set(watcher)
     try:
         yield
@@ -23,7 +42,7 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 
 def track(turns: Sequence[T]) -> Iterator[T]:
-    """The turns of a loop, which may run inside another one: each stands for an equal share of its outer turn."""
+    """Iterate, and report progress. In nested loops each turn stands for an equal share of the outer turn."""
     watcher = _watcher.get()
     if watcher is None:
         yield from turns

@@ -1,4 +1,4 @@
-"""Images whose fate is decided stop costing anything."""
+"""Early exit: an image that is misclassified leaves the attack."""
 
 from collections.abc import Iterator
 
@@ -8,15 +8,15 @@ from torch import Tensor, nn
 from generalist.attacks.progress import track
 from generalist.attacks.view import misclassified
 
-CPU_ROWS = 64  # rows that take a CPU little longer than a few do
+CPU_ROWS = 64  # a pass of this many rows takes a CPU little longer than a pass of a few
 
 
 class Survivors:
-    """Which images of a batch are still classified right, and the adversarial versions of those that are not.
+    """Which images of a batch are still classified correctly, and the adversarial versions of the others.
 
-    An attack works on the rows that are left (`rows`, indices into the batch). It reports candidates with what its own
-    view of the model thinks of them; the model itself, unfolded and in float32, has the last word, so that no image is
-    given up for a rounding difference.
+    An attack works on the rows that are left (`rows`, indices into the batch). It reports the candidates that its view
+    of the model misclassifies. The model itself, in plain passes and float32, has the last word, so that no verdict
+    depends on a rounding difference.
     """
 
     def __init__(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
@@ -29,15 +29,19 @@ class Survivors:
 
     @property
     def tries_per_image(self) -> int:
-        """How many tries of each image may be made at once: one, and more where only few of the batch are left."""
-        rows = CPU_ROWS if self.rows.device.type == "cpu" else len(self.x_adv)  # which is known to fit
+        """How many tries per image share a pass: one, and more where only few images are left."""
+        rows = CPU_ROWS if self.rows.device.type == "cpu" else len(self.x_adv)  # the whole batch is known to fit
         return max(1, rows // max(1, len(self)))
 
     def drop(self, candidates: Tensor, suspected: Tensor) -> Tensor | None:
-        """Check the candidates [len(self), ...] that the attack suspects [len(self)] to be misclassified.
+        """Let the images leave whose candidate the model itself misclassifies.
 
-        Those that are leave with their candidate as x_adv. Gives back which of the rows stay [len(self)], for the
-        attack to compact its own state with, or None where all of them stay.
+        Args:
+            candidates: One point per row that is left, [len(self), ...].
+            suspected: Which of them the attack believes to be misclassified, [len(self)].
+
+        Returns:
+            Which of the rows stay [len(self)], for the attack to index its own state with; None where all stay.
         """
         wrong = self._confirmed(candidates, suspected)
         if wrong is None:
@@ -47,7 +51,7 @@ class Survivors:
         return ~wrong
 
     def _confirmed(self, candidates: Tensor, suspected: Tensor) -> Tensor | None:
-        """Which candidates the model itself gets wrong; None where there is none."""
+        """Which candidates the model itself gets wrong, or None where there are none."""
         if not suspected.any():
             return None
         wrong = suspected.clone()
@@ -59,9 +63,9 @@ class Survivors:
 
 
 class Copies(Survivors):
-    """Several tries of each survivor at once: `rows` has all of them, `number` says which try each is.
+    """Several tries per survivor in one batch: `rows` has one entry per try, `number` says which try it is.
 
-    The first to win counts, and the other tries of its image leave with it.
+    The first successful try counts. The other tries of its image leave with it.
     """
 
     def __init__(self, survivors: Survivors, count: int) -> None:
@@ -85,7 +89,7 @@ class Copies(Survivors):
 
 
 def tries(survivors: Survivors, runs: int, *, one_by_one: bool = False) -> Iterator[tuple[range, Copies]]:
-    """So many runs for every survivor, in order, several at once where there is room."""
+    """Make `runs` runs for every survivor, in order; several at once where they fit into one pass."""
     done = 0
     for run in track(range(runs)):
         if run >= done and len(survivors):

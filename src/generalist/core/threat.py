@@ -1,4 +1,4 @@
-"""What an attacker may do: a norm and a radius in pixel units, with the projections, directions and random starts."""
+"""What an attacker may do: a norm and a radius in pixel units, with the geometry of the norm's ball."""
 
 import re
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"[+-]?[\d_]*\.?[\d_]*(/[\d_]+)?(e[+-]?\d{1,3})?", re.ASCII
 
 
 def parse_fraction(value: Any) -> Fraction:
-    """ "8/255", "0.3", 0.3 or 1 as an exact fraction."""
+    """Read "8/255", "0.3", 0.3 or 1 as an exact fraction."""
     try:
         text = str(value).strip()
         if len(text) > 100 or not _NUMBER.fullmatch(text):  # Fraction("1e999999999") would take all memory there is
@@ -36,18 +36,36 @@ def parse_fraction(value: Any) -> Fraction:
 
 
 def expand_like(values: Tensor, x: Tensor) -> Tensor:
-    """[B] → [B, 1, ...], to go with a batch x."""
+    """Reshape values [B] to [B, 1, ...], so that they broadcast over a batch x [B, ...]."""
     return values.view(-1, *[1] * (x.dim() - 1))
 
 
 def unblocked(gradient: Tensor, x_adv: Tensor) -> Tensor:
-    """The gradient but for pixels already at the edge of the box: a sparse step would be wasted on them."""
+    """The gradient [B, ...], zero where a pixel is already at the edge of the box: a step would be wasted on it."""
     return torch.where(((x_adv <= 0) & (gradient < 0)) | ((x_adv >= 1) & (gradient > 0)), 0, gradient)
 
 
 @dataclass(frozen=True)
 class Threat:
-    """All x' with ‖x' − x‖ ≤ eps and x' in [0, 1]. Batches are [B, ...]; each image is treated by itself."""
+    """What an attacker may do to an image x: any x' in [0, 1] with ‖x' − x‖ ≤ eps.
+
+    Batches are [B, ...]; each image is treated by itself.
+
+    Args:
+        norm: `"linf"`, `"l2"` or `"l1"`.
+        eps: Radius in pixel units (pixels are in [0, 1]), above 0: a fraction, a number or text such as `"8/255"`. It
+            is kept exact.
+
+    Example:
+        >>> import torch
+        >>> from generalist import Threat
+        >>> threat = Threat.parse("linf:8/255")
+        >>> threat.norm, threat.eps, threat.radius
+        ('linf', Fraction(8, 255), 0.03137254901960784)
+        >>> x = torch.full((1, 4), 0.5)
+        >>> threat.project(x + 1, x)
+        tensor([[0.5314, 0.5314, 0.5314, 0.5314]])
+    """
 
     norm: Norm
     eps: Fraction
@@ -61,7 +79,19 @@ class Threat:
 
     @classmethod
     def parse(cls, text: "str | Threat") -> "Threat":
-        """ "linf:8/255" → Threat."""
+        """Read a threat from text.
+
+        Args:
+            text: `"norm:eps"`, such as `"linf:8/255"` or `"l2:0.5"`. A `Threat` is returned as it is.
+
+        Returns:
+            The threat.
+
+        Example:
+            >>> from generalist import Threat
+            >>> str(Threat.parse("L2:0.5"))
+            'l2:1/2'
+        """
         if isinstance(text, Threat):
             return text
         norm, colon, eps = str(text).partition(":")
@@ -74,10 +104,18 @@ class Threat:
 
     @property
     def radius(self) -> float:
+        """eps as a float, in pixel units."""
         return float(self.eps)
 
     def size(self, delta: Tensor) -> Tensor:
-        """The norm of each perturbation, [B]."""
+        """The norm of each perturbation.
+
+        Args:
+            delta: Perturbations [B, ...].
+
+        Returns:
+            [B], in pixel units.
+        """
         flat = delta.flatten(1)
         if self.norm == "linf":
             return flat.abs().amax(1)
@@ -86,7 +124,15 @@ class Threat:
         return flat.abs().sum(1)
 
     def project(self, x_adv: Tensor, x: Tensor) -> Tensor:
-        """Into the ball around x and the box. ℓ∞ and ℓ1: the nearest point of both; ℓ2: the ball, then the box."""
+        """Project into the ball around x and the box [0, 1].
+
+        Args:
+            x_adv: Points [B, ...].
+            x: Images [B, ...], the centres of the balls.
+
+        Returns:
+            [B, ...]. ℓ∞ and ℓ1: the nearest point of ball and box; ℓ2: projected into the ball, then into the box.
+        """
         if self.norm == "linf":
             return torch.clamp(x_adv, x - self.radius, x + self.radius).clamp_(0, 1)
         delta = x_adv - x
@@ -122,13 +168,20 @@ class Threat:
     def steepest(self, gradient: Tensor, *, density: float = 0.0) -> Tensor:
         """The direction of unit norm that raises a linear function fastest.
 
-        In ℓ1 that is the single largest coordinate; `density` spreads the step over that share of the coordinates
-        (sparse ascent, Tramèr and Boneh 2019), which needs far fewer steps inside a box.
+        In ℓ1 that is the single largest coordinate. `density` spreads the step over a share of the coordinates (sparse
+        ascent, Tramèr and Boneh 2019), which needs far fewer steps inside a box.
+
+        Args:
+            gradient: [B, ...].
+            density: Share of the coordinates that an ℓ1 step moves, 0 to 1; at least one moves.
+
+        Returns:
+            [B, ...], each of unit norm, or zero where the gradient is.
         """
         if self.norm == "linf":
             return gradient.sign()
         if self.norm == "l2":
-            # scaled by the largest entry first: the squares of tiny gradients underflow in float32
+            # Scaled by the largest entry first: the squares of tiny gradients underflow in float32.
             scaled = gradient / expand_like(gradient.flatten(1).abs().amax(1), gradient).clamp_min(1e-38)
             return scaled / expand_like(scaled.flatten(1).norm(dim=1), gradient).clamp_min(TINY)
         flat = gradient.flatten(1)
@@ -138,7 +191,15 @@ class Threat:
         return chosen.view_as(gradient)
 
     def random_start(self, x: Tensor, source: Source) -> Tensor:
-        """A point drawn uniformly from the ball, then brought into the box."""
+        """A point drawn uniformly from the ball, then projected into the box.
+
+        Args:
+            x: Images [B, ...], the centres of the balls.
+            source: Source of randomness.
+
+        Returns:
+            [B, ...].
+        """
         if self.norm == "linf":
             return self.project(x + self.radius * (2 * uniform_like(x, source) - 1), x)
         count = x[0].numel()
@@ -146,7 +207,7 @@ class Threat:
             radius = uniform_like(x.flatten(1)[:, :1], source) ** (1.0 / count)
             direction = self.steepest(normal_like(x, source))
             return self.project(x + self.radius * direction * expand_like(radius[:, 0], x), x)
-        # d + 1 exponentials over their sum are uniform on the simplex; the last one is the slack inside the ball
+        # d + 1 exponentials divided by their sum are uniform on the simplex. The last one is the slack inside the ball.
         exponential = -torch.log1p(-uniform_like(x, source))
         slack = -torch.log1p(-uniform_like(x.flatten(1)[:, :1], source))[:, 0]
         sign = torch.where(uniform_like(x, source) < 0.5, -1.0, 1.0)

@@ -1,9 +1,8 @@
 """BatchNorm folded into the convolution before it, for the many passes of an attack through frozen weights.
 
-The weights being fixed for a while, convolutions of small maps take a shorter way (`winograd`).
-
-The fold is a *shadow*: a copy of the model's structure that shares its tensors, but for the folded convolutions. The
-shadow is always in eval mode and asks for no weight gradient; gradients for the input flow as they do in the model.
+The result is a *shadow*: a copy of the model's structure that shares all tensors except those of the folded
+convolutions. It is always in eval mode and computes no weight gradients. Gradients in the input are those of the model.
+As the weights are fixed during an attack, folded convolutions of small maps use Winograd's algorithm (`winograd`).
 """
 
 from collections import Counter
@@ -20,21 +19,24 @@ from generalist.fastpass.tracing import CONVS, NORMS, Root, Tracer, has_hooks
 from generalist.fastpass.winograd import WinogradConv2d
 from generalist.models.attributes import attributes
 
-_PAIRS = "_folded_pairs"  # the attribute of a shadow that names its (convolution, BatchNorm) pairs
+_PAIRS = "_folded_pairs"  # attribute of a shadow: the names of its (convolution, BatchNorm) pairs
 
-_Mark = tuple[Any, ...]
-_shadows: WeakKeyDictionary[nn.Module, tuple[_Mark, nn.Module | None]] = WeakKeyDictionary()
+_Signature = tuple[Any, ...]
+_shadows: WeakKeyDictionary[nn.Module, tuple[_Signature, nn.Module | None]] = WeakKeyDictionary()
 
 
 def folded(model: nn.Module) -> nn.Module:
-    """The up-to-date shadow of a model, traced once; the model itself, in the mode it is in, where it cannot fold."""
+    """The shadow of a model, up to date; the model itself where it cannot be folded.
+
+    A model is traced once. Later calls only refresh its shadow, unless the structure of the model has changed.
+    """
     if has_hooks(model):
         return model
-    mark = _mark(model)
+    signature = _signature(model)
     known = _shadows.get(model)
-    if known is None or known[0] != mark:
+    if known is None or known[0] != signature:
         shadow = fold_batchnorm(model)
-        _shadows[model] = (mark, shadow)
+        _shadows[model] = (signature, shadow)
     else:
         shadow = known[1]
         if shadow is not None:
@@ -42,10 +44,10 @@ def folded(model: nn.Module) -> nn.Module:
     return model if shadow is None else shadow
 
 
-@torch.inference_mode(False)  # what is made inside inference mode could never carry a gradient
+@torch.inference_mode(False)  # a tensor made in inference mode can never carry a gradient
 @torch.no_grad()
 def fold_batchnorm(model: nn.Module) -> nn.Module | None:
-    """A shadow of the model, or None where nothing folds or it is not certain that folding changes nothing."""
+    """A new shadow of the model; None where nothing folds, or where folding might change what the model computes."""
     if has_hooks(model):
         return None
     try:
@@ -56,11 +58,11 @@ def fold_batchnorm(model: nn.Module) -> nn.Module | None:
             return None
         for conv, norm in pairs:
             _fuse(root, conv, norm)
-        Tracer().trace(root)  # code that reads an attribute of the BatchNorm that is gone shows here
+        Tracer().trace(root)  # fails if the model reads an attribute of a removed BatchNorm
         vars(shadow)[_PAIRS] = [(conv.removeprefix("model."), norm.removeprefix("model.")) for conv, norm in pairs]
         refresh_(shadow, model)
     except Exception:
-        # Any model at all may come here, and what cannot be copied or traced fails in any way at all.
+        # Models may be anything, and copying or tracing them may fail in any way.
         return None
     return shadow
 
@@ -71,24 +73,24 @@ def refresh_(shadow: nn.Module, model: nn.Module) -> None:
     """Bring a shadow up to date with its model, in place."""
     pairs = vars(shadow)[_PAIRS]
     own = {id(tensor) for conv, _ in pairs for tensor in shadow.get_submodule(conv).parameters()}
-    live = dict(_tensors(model))
+    current = dict(_tensors(model))
     for name, tensor in _tensors(shadow):
-        if id(tensor) not in own:  # under whatever name
-            tensor.data = live[name].data  # follows a model whose tensors were replaced rather than written to
+        if id(tensor) not in own:  # by identity: a tensor may have several names
+            tensor.data = current[name].data  # also right if the model's tensors were replaced rather than written to
     for conv_name, norm_name in pairs:
         _refold_(shadow.get_submodule(conv_name), model.get_submodule(conv_name), model.get_submodule(norm_name))
 
 
 def forget_transforms(shadow: nn.Module) -> None:
-    """Memory that the next refreshed shadow could not use anyway."""
+    """Free the transformed weights of a shadow; the next refresh would make them invalid anyway."""
     for module in shadow.modules():
         if isinstance(module, WinogradConv2d):
             module.forget_()
 
 
 def _refold_(fused: Any, conv: Any, norm: Any) -> None:
-    """One convolution doing the work of two modules: weight·γ/√(σ²+e), (bias − μ)·γ/√(σ²+e) + β."""
-    wide = torch.promote_types(norm.running_var.dtype, torch.float32)  # as BatchNorm computes in half precision
+    """Fold in place: weight ← weight·γ/√(σ²+e), bias ← (bias − μ)·γ/√(σ²+e) + β."""
+    wide = torch.promote_types(norm.running_var.dtype, torch.float32)  # as BatchNorm does for half precision
     scale = (norm.running_var.to(wide) + norm.eps).rsqrt_()
     if norm.weight is not None:
         scale *= norm.weight
@@ -99,7 +101,7 @@ def _refold_(fused: Any, conv: Any, norm: Any) -> None:
 
 
 def _shadow_of(model: nn.Module) -> nn.Module:
-    """A copy of the structure, in eval mode, over the very memory of the model's tensors."""
+    """A copy of the structure in eval mode whose tensors share memory with the model's."""
     memo: dict[int, Any] = {}
     for module in model.modules():
         memo.update({id(value): value.detach() for value in vars(module).values() if isinstance(value, Tensor)})
@@ -109,10 +111,13 @@ def _shadow_of(model: nn.Module) -> nn.Module:
 
 
 def _pairs(root: nn.Module) -> list[tuple[str, str]]:
-    """The names of convolutions read by one BatchNorm alone; none where such a module is used in two places."""
+    """The names of (convolution, BatchNorm) pairs where the BatchNorm alone reads the convolution.
+
+    None at all where a convolution or BatchNorm is used in two places.
+    """
     graph = Tracer().trace(root)
     called = [node for node in graph.nodes if node.op == "call_module"]
-    # A weight that is read on its own is read unfolded, so its module has to stay.
+    # Where the model reads a weight directly, it expects the unfolded one, so the module has to stay.
     read = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
     module: Callable[[fx.Node], nn.Module] = lambda node: root.get_submodule(str(node.target))  # noqa: E731
     uses = Counter(id(module(node)) for node in called if type(module(node)) in CONVS + NORMS)
@@ -127,13 +132,13 @@ def _pairs(root: nn.Module) -> list[tuple[str, str]]:
         if type(conv) not in CONVS or type(norm) not in NORMS or {source.target, node.target} & read:
             continue
         if getattr(norm, "running_mean", None) is None or getattr(norm, "running_var", None) is None:
-            continue  # without running statistics it normalises by the batch, in eval mode too
+            continue  # without running statistics it normalises by the batch, even in eval mode
         pairs.append((str(source.target), str(node.target)))
     return pairs
 
 
 def _fuse(root: nn.Module, conv_name: str, norm_name: str) -> None:
-    """Give the convolution tensors of its own, a bias among them, and put an identity wherever the BatchNorm is."""
+    """Give the convolution its own weight and bias, and replace the BatchNorm by an identity wherever it occurs."""
     conv, norm = root.get_submodule(conv_name), root.get_submodule(norm_name)
     assert isinstance(conv, nn.Conv2d)
     weight = conv.weight.detach()
@@ -141,7 +146,7 @@ def _fuse(root: nn.Module, conv_name: str, norm_name: str) -> None:
     conv.bias = nn.Parameter(weight.new_empty(conv.out_channels), requires_grad=False)
     faster = WinogradConv2d(conv) if WinogradConv2d.suits(conv) else conv
     for parent in list(root.modules()):
-        for name, child in list(parent._modules.items()):  # which, unlike named_children, has every alias
+        for name, child in list(parent._modules.items()):  # unlike named_children, this lists every alias
             if child is norm:
                 parent._modules[name] = nn.Identity().eval()
             if child is conv:
@@ -152,10 +157,10 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     return chain(model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
 
 
-def _mark(model: nn.Module) -> _Mark:
-    """What a shadow cannot follow: the modules, their attributes, and the kind of each tensor.
+def _signature(model: nn.Module) -> _Signature:
+    """What a refresh cannot follow: the modules, their attributes, and the dtype, device and layout of each tensor.
 
-    An attribute that cannot be compared makes every mark another one, and so every shadow a new one.
+    If it changes, a new shadow is made. An attribute that cannot be compared counts as changed every time.
     """
     kinds = [(name, t.dtype, t.device, t.shape, t.stride()) for name, t in _tensors(model)]
     return (list(attributes(model)), kinds)

@@ -1,4 +1,4 @@
-"""Which parts of a traced model are local: a pixel of what comes out depends on few pixels of what goes in."""
+"""Which nodes of a traced model are local: an output pixel depends on few input pixels."""
 
 import operator
 from collections.abc import Callable
@@ -21,12 +21,15 @@ _FUNCTIONS |= {F.relu, F.relu6, F.leaky_relu, F.elu, F.gelu, F.silu, F.mish, F.s
 _METHODS = {"add", "sub", "mul", "div", "neg", "relu", "sigmoid", "tanh", "contiguous"}
 
 Pair = tuple[int, ...]
-"""Down and across."""
+"""Vertical and horizontal."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """What windows reach along one axis of a map of `size`: from starts[corner] on, `side` pixels."""
+    """The part of a feature map that windows reach along one axis.
+
+    For a window at `corner`, it is `side` pixels from `starts[corner]` on. The map has `size` pixels along the axis.
+    """
 
     starts: Tensor
     side: int
@@ -42,7 +45,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Sliding:
-    """A convolution or a pooling: `apply` does it to a map that has its padding already."""
+    """A convolution or a pooling. `apply` takes a map that is padded already; `fill` is the padding value."""
 
     apply: Callable[[Tensor], Tensor]
     fill: float
@@ -50,26 +53,26 @@ class Sliding:
     stride: Pair
     padding: Pair
     dilation: Pair = (1, 1)
-    multiplications: int = 0  # for each pixel that comes out
+    multiplications: int = 0  # per output pixel
 
     def extent(self, axis: int) -> int:
         return self.dilation[axis] * (self.kernel[axis] - 1) + 1
 
     def reach(self, span: Span, axis: int, size: int) -> Span:
-        """Where the pixels lie that read any of the span."""
+        """The span of the output pixels that read any pixel of the span; `size` is that of the output map."""
         extent, stride = self.extent(axis), self.stride[axis]
         side = min((span.side + extent - 2) // stride + 1, size)
         first = (span.starts + self.padding[axis] - extent + stride).div(stride, rounding_mode="floor")
         return Span(first.clamp(0, size - side), side, size)
 
     def slack(self, axis: int, size: int) -> int:
-        """How far a span may stick out of what its reach reads: pixels that strides pass over."""
+        """How far a span may exceed what its reach reads: pixels that the stride skips."""
         extent, stride, padding = self.extent(axis), self.stride[axis], self.padding[axis]
         unread = (size + 2 * padding - extent) % stride
         return max(0, stride - extent, unread - padding)
 
     def reads(self, reach: Span, axis: int, source: Span) -> Span:
-        """What the reach is computed from, with the slack."""
+        """The input pixels that the reach is computed from, extended by the slack."""
         slack = self.slack(axis, source.size)
         starts = reach.starts * self.stride[axis] - self.padding[axis] - slack
         return Span(starts, (reach.side - 1) * self.stride[axis] + self.extent(axis) + 2 * slack, source.size)
@@ -80,7 +83,7 @@ class Sliding:
 
 
 def without_identities(traced: fx.GraphModule) -> fx.GraphModule:
-    """The same, less what only hands on its input: a value has one name then."""
+    """The graph without nodes that return their input, so that every value has one name."""
     for node in list(traced.graph.nodes):
         if type(module_of(node, traced)) in _IDENTITIES and len(node.all_input_nodes) == 1:
             node.replace_all_uses_with(node.all_input_nodes[0])
@@ -90,7 +93,7 @@ def without_identities(traced: fx.GraphModule) -> fx.GraphModule:
 
 
 def sliding(node: fx.Node, traced: fx.GraphModule) -> Sliding | None:
-    """The convolution or pooling that a node is, if it is one whose every pixel comes from a rectangle."""
+    """The convolution or pooling of a node; None if the node is neither, or of a kind that is not supported."""
     m: Any = module_of(node, traced) if len(node.args) == 1 else None
     if type(m) in CONVS and m.padding_mode == "zeros" and not isinstance(m.padding, str):
         convolve = lambda crop: F.conv2d(crop, m.weight, m.bias, m.stride, 0, m.dilation, m.groups)  # noqa: E731
@@ -105,7 +108,7 @@ def sliding(node: fx.Node, traced: fx.GraphModule) -> Sliding | None:
 
 
 def pointwise(node: fx.Node, traced: fx.GraphModule) -> Callable[..., Tensor] | None:
-    """The function that a node applies to each pixel alone, if it does."""
+    """The function that a node applies to each pixel separately; None if it does something else."""
     if any(isinstance(value, fx.Node) for value in node.kwargs.values()):
         return None
     module = module_of(node, traced)
@@ -119,7 +122,7 @@ def pointwise(node: fx.Node, traced: fx.GraphModule) -> Callable[..., Tensor] | 
 
 
 def overwrites(traced: fx.GraphModule) -> bool:
-    """Whether anything is changed in place that others read as well: patches are not made in the model's order."""
+    """Whether a value that several nodes read is changed in place: patches are not computed in the model's order."""
     return any(_in_place(node, traced) and len(node.all_input_nodes[0].users) > 1 for node in traced.graph.nodes)
 
 
@@ -131,7 +134,7 @@ def _in_place(node: fx.Node, traced: fx.GraphModule) -> bool:
 
 
 def fill_around(node: fx.Node, traced: fx.GraphModule) -> float:
-    """What lies around the maps of a node: zeros, or less than anything if a max-pooling reads them."""
+    """The padding value around the maps of a node: zero, or −inf if a padded max-pooling reads them."""
     padded = [found for user in node.users if (found := sliding(user, traced)) and max(found.padding)]
     return min((found.fill for found in padded), default=0.0)
 

@@ -1,4 +1,4 @@
-"""What a model does, as a graph of modules and functions."""
+"""A model as a graph of modules and functions."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 class Root(nn.Module):
-    """Calls a model with one argument, so that tracing meets the defaults of the others as a call would."""
+    """Calls a model with one argument, so that tracing uses the defaults of its other arguments, as a call does."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -26,12 +26,12 @@ class Root(nn.Module):
 
 
 class Tracer(fx.Tracer):
-    """Sees every convolution and BatchNorm as one module, our own as well."""
+    """Treats every convolution and BatchNorm as one node, including the project's own classes."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return type(m) in CONVS + NORMS or super().is_leaf_module(m, module_qualified_name)
 
 
 def has_hooks(model: nn.Module) -> bool:
-    """Whether hooks or parametrizations are there, which a graph does not show."""
+    """Whether the model has hooks or parametrizations, which a graph does not show."""
     return any(any(vars(m).get(kind) for kind in _HOOKS) or is_parametrized(m) for m in model.modules())

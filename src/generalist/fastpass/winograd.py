@@ -1,9 +1,9 @@
 """3×3 convolutions of small maps with a quarter of the multiplications: Winograd's F(4×4, 3×3) (Lavin and Gray 2016).
 
-Maps of 4×4 and 8×8 are the last stages of a ResNet on 32×32 images. They are so small that cutting them into tiles is
-part of the transforms, which are matrix products, down and across. Everything is float32; as sums are taken in another
-order, with weights from 1/24 to 5, rounding errors are some seven times those of a plain sum: below 1e-5 of the largest
-value.
+The last stages of a ResNet on 32×32 images have maps of 8×8 and 4×4. These are so small that cutting them into tiles is
+part of the transforms, which are matrix products along each axis. Everything is float32. The sums are taken in another
+order and with factors from 1/24 to 5, so rounding errors are about seven times those of a plain convolution: below 1e-5
+of the largest value.
 """
 
 import math
@@ -14,18 +14,18 @@ import torch
 from torch import Tensor, nn
 
 TILE = 4
-FEWEST_CHANNELS = {4: 64, 8: 64}  # by the side of a map: with fewer, the transforms take what the products save
+FEWEST_CHANNELS = {4: 64, 8: 64}  # by the side of a map: with fewer, the transforms cost what the products save
 Matrix = tuple[tuple[int, ...], ...]
 
-# One dimension: four pixels LEAVE · ((FILTER · g) ⊙ (ENTER · d)) come from six, d.
+# In one dimension: four output pixels are LEAVE · ((FILTER · g) ⊙ (ENTER · d)), for six input pixels d and a kernel g.
 ENTER: Matrix = ((4, 0, -5, 0, 1, 0), (0, -4, -4, 1, 1, 0), (0, 4, -4, -1, 1, 0))
 ENTER += ((0, -2, -1, 2, 1, 0), (0, 2, -1, -2, 1, 0), (0, 4, 0, -5, 0, 1))
-FILTER = ((6, 0, 0), (-4, -4, -4), (-4, 4, -4), (1, 2, 4), (1, -2, 4), (0, 0, 24))  # of 24
+FILTER = ((6, 0, 0), (-4, -4, -4), (-4, 4, -4), (1, 2, 4), (1, -2, 4), (0, 0, 24))  # in 24ths
 LEAVE = ((1, 1, 1, 1, 1, 0), (0, 1, -1, 2, -2, 0), (0, 1, 1, 4, 4, 0), (0, 1, -1, 8, -8, 1))
 
 
 class WinogradConv2d(nn.Conv2d):
-    """A convolution with fixed weights that takes the short way where there is one."""
+    """A convolution that uses Winograd's algorithm for the maps where that is faster, with cached weight transforms."""
 
     def __init__(self, conv: nn.Conv2d) -> None:
         nn.Module.__init__(self)
@@ -49,7 +49,7 @@ class WinogradConv2d(nn.Conv2d):
             found = convolve(x, forth, self.bias)
         else:
             found = cast(Tensor, _Convolution.apply(x, self.bias, forth, self._weight(back=True)))
-        # a model that is not channels-last may view what comes out as one row an image
+        # A model that is not channels-last may `view` the result as one row per image.
         return found.contiguous() if self.weight.is_contiguous() else found
 
     def _weight(self, *, back: bool) -> Tensor:
@@ -57,18 +57,18 @@ class WinogradConv2d(nn.Conv2d):
         if self._made_from != made_from:
             self._transformed, self._made_from = {}, made_from
         if back not in self._transformed:
-            # what a pixel was given by its neighbours, it gives them back
+            # The gradient in the input is a convolution with the transposed, flipped kernel.
             weight = self.weight.detach().transpose(0, 1).flip(2, 3) if back else self.weight.detach()
             self._transformed[back] = transformed(weight)
         return self._transformed[back]
 
     def forget_(self) -> None:
-        """Let go of the transformed weights: four times as large as others, with those for gradients eight times."""
+        """Free the transformed weights: four times the size of the plain ones, eight times with those for gradients."""
         self._transformed = {}
 
 
 class _Convolution(torch.autograd.Function):
-    """The gradient of a convolution is one as well."""
+    """The gradient of a convolution is a convolution as well."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor | None, forth: Tensor, back: Tensor) -> Tensor:
@@ -77,30 +77,33 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        with torch.autocast("cpu", enabled=False):  # wherever it is asked for
+        with torch.autocast("cpu", enabled=False):  # even if the backward pass runs inside autocast
             return _Convolution.apply(gradients[0], None, ctx.back, ctx.forth), None, None, None
 
 
 def float32_on_cpu(x: Tensor) -> bool:
-    """Where shorter ways than the plain pass were measured to be shorter."""
+    """Whether x is of the kind for which the faster passes were measured to be faster."""
     return x.device.type == "cpu" and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
 
 def _pays(conv: nn.Conv2d, side: int) -> bool:
-    """Whether the short way is one, for maps of this side."""
+    """Whether Winograd's algorithm is faster for maps of this side."""
     return min(conv.in_channels, conv.out_channels) >= FEWEST_CHANNELS.get(side, math.inf)
 
 
-@torch.inference_mode(False)  # what is made inside inference mode could never carry a gradient
+@torch.inference_mode(False)  # a tensor made in inference mode can never carry a gradient
 def transformed(weight: Tensor) -> Tensor:
-    """[O, I, 3, 3] → [36, I, O]"""
+    """Transform a weight: [O, I, 3, 3] → [36, I, O]."""
     one = torch.tensor(FILTER, dtype=weight.dtype, device=weight.device) / 24
     both = torch.kron(one, one)
     return (both @ weight.permute(2, 3, 1, 0).reshape(9, -1)).view(len(both), weight.shape[1], -1)
 
 
 def convolve(x: Tensor, transformed: Tensor, bias: Tensor | None) -> Tensor:
-    """[N, I, S, S] → [N, O, S, S], whose memory is ordered by pixels first, as the next one likes it."""
+    """Convolve with a transformed weight: [N, I, S, S] → [N, O, S, S].
+
+    In memory the pixels are the outermost axes, which is the fastest layout for the next such convolution.
+    """
     images, inputs, side, outputs = *x.shape[:3], transformed.shape[2]
     (enter_down, enter_across), (leave_down, leave_across) = _transforms(side, x.dtype)
     lines = enter_down @ x.permute(2, 3, 0, 1).reshape(enter_down.shape[1], -1)
@@ -118,10 +121,11 @@ def convolve(x: Tensor, transformed: Tensor, bias: Tensor | None) -> Tensor:
 @cache
 @torch.inference_mode(False)
 def _transforms(side: int, dtype: torch.dtype) -> tuple[tuple[Tensor, Tensor | None], ...]:
-    """Pixels → 6 × 6 numbers of each tile, and back: each down and across; for small maps one matrix does both.
+    """The matrices that take pixels to the 6 × 6 numbers of each tile, and back; zero padding is included.
 
-    The numbers are ordered by row of tiles, then down, across, and by tile of the row: a row of tiles is one piece.
-    What lies around the map is zero.
+    Each is a pair, for the vertical and the horizontal axis; for maps of a single tile one matrix does both. The
+    numbers are ordered by row of tiles, then vertically, horizontally, and by tile of the row, so that a row of tiles
+    is contiguous in memory.
     """
     tiles = side // TILE
     enter = torch.zeros(tiles, 6, side + 2, dtype=dtype, device="cpu")
