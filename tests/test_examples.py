@@ -2,6 +2,7 @@
 
 import doctest
 import inspect
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,15 @@ def test_a_function_says_what_it_takes_and_gives(name: str) -> None:
     assert [argument for argument in signature.parameters if f"{argument}:" not in described] == []
 
 
-def test_help_opens_with_an_example() -> None:
-    assert "generalist.train(" in (generalist.__doc__ or "")
-    assert "generalist.attacks.autoattack(" in (generalist.__doc__ or "")
+def test_help_opens_with_an_example_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    block = (generalist.__doc__ or "").partition("\n\n")[2].partition("The same")[0]
+    assert len([line for line in block.splitlines() if line.strip()]) == 10
+    names: dict[str, Any] = {}
+    exec(textwrap.dedent(block), names)
+    assert names["x_adv"].shape == (10, 1, 8, 8)
+    printed = capsys.readouterr().out
+    assert printed.count("359 images, accuracy in %") == 2
+    assert "digits-generalist-t" in printed

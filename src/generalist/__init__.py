@@ -2,13 +2,15 @@
 
     import generalist
 
-    run = generalist.train("digits-generalist-t", out="runs/mine", progress=True)
-    model = generalist.load("runs/mine")  # takes images [N, C, H, W] in [0, 1], returns logits [N, K]
-    print(generalist.evaluate(run, suite="quick"))  # attacks the test split, keeps the record in the run folder
-    print(generalist.compare(["runs/mine", "runs/other"]))  # evaluated runs side by side
+    short = {"training.epochs": 2}
+    runs = [generalist.train(name, out=f"runs/{name}", overrides=short) for name in ("digits-nt", "digits-generalist-t")]
+    for run in runs:
+        print(generalist.evaluate(run))  # attacks the test split; the record stays in the run folder
+    print(generalist.compare(runs))  # evaluated runs side by side
 
-    x, y = generalist.load_dataset("digits").test[:10]
-    x_adv = generalist.attacks.autoattack(model, x, y, threat="linf:1/4")
+    model = generalist.load("runs/digits-generalist-t")  # takes images [N, C, H, W] in [0, 1], returns logits [N, K]
+    test = generalist.load_dataset("digits").test
+    x_adv = generalist.attacks.autoattack(model, test.images[:10] / 255, test.labels[:10], threat="linf:1/4")
 
 The same from a shell: `generalist --help`.
 """

@@ -89,6 +89,12 @@ class Comparison:
     paper_rows: tuple[Row, ...] = ()
     notes: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        """The comparison as a table of plain text."""
+        from generalist.report.layouts import plain_text  # which lays out comparisons, and so imports this file
+
+        return plain_text(self)
+
     def ranks(self, column: Column) -> tuple[Rank, ...]:
         """One for each run; the paper takes no part."""
         values = [row.values.get(column.name) for row in self.rows]

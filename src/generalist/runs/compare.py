@@ -15,11 +15,11 @@ from generalist.report.paper import network_of, paper_table
 from generalist.runs.folder import Run, RunPaths
 
 
-def compare(runs: Sequence[str | Path], *, suite: str | None = None, paper: str | None = None) -> Comparison:
+def compare(runs: Sequence[Run | str | Path], *, suite: str | None = None, paper: str | None = None) -> Comparison:
     """Evaluated runs side by side; nothing is trained or attacked again.
 
     Args:
-        runs: Run folders whose global models were evaluated alike, by `generalist.evaluate` or `generalist eval`.
+        runs: Runs, or their folders, whose global models were evaluated alike, by `generalist.evaluate` or `generalist eval`.
         suite: The suite whose records are compared; the strongest shipped one that all runs have, if not given.
         paper: The number of a paper's table whose values stand beside ours: I to IV (Generalist++), 1a to 5 (CVPR).
 
@@ -31,12 +31,13 @@ def compare(runs: Sequence[str | Path], *, suite: str | None = None, paper: str 
         >>> small = {"training.epochs": 1, "data.limit": 100, "model.width": 2, "validation.images": 10}
         >>> runs = [generalist.train(f"digits-{name}", out=tmp / name, overrides=small) for name in ("nt", "at")]
         >>> results = [generalist.evaluate(run, threats="linf:1/10", images=20) for run in runs]
-        >>> found = generalist.compare([run.folder for run in runs])
+        >>> found = generalist.compare(runs)
         >>> [row["recipe"] for row in found.record()["runs"]]
         ['digits-nt', 'digits-at']
     """
     beside = paper_table(paper) if paper else None
-    found = [Run(folder) for folder in _run_folders([Path(folder) for folder in runs])]
+    folders = [run.folder if isinstance(run, Run) else Path(run) for run in runs]
+    found = [Run(folder) for folder in _run_folders(folders)]
     places = [run.folder.resolve() for run in found]
     for run, place in zip(found, places, strict=True):
         if places.count(place) > 1:
