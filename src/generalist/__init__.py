@@ -2,8 +2,8 @@
 
     import generalist
 
-    short = {"training.epochs": 2}
-    runs = [generalist.train(name, out=f"runs/{name}", overrides=short) for name in ("digits-nt", "digits-generalist-t")]
+    short, names = {"training.epochs": 2}, ("digits-nt", "digits-generalist-t")
+    runs = [generalist.train(name, out=f"runs/{name}", overrides=short) for name in names]
     for run in runs:
         print(generalist.evaluate(run))  # attacks the test split; the record stays in the run folder
     print(generalist.compare(runs))  # evaluated runs side by side
