@@ -19,7 +19,7 @@ def compare(runs: Sequence[Run | str | Path], *, suite: str | None = None, paper
     """Evaluated runs side by side; nothing is trained or attacked again.
 
     Args:
-        runs: Runs, or their folders, whose global models were evaluated alike, by `generalist.evaluate` or `generalist eval`.
+        runs: Runs, or their folders, whose global models were evaluated alike, from Python or by `generalist eval`.
         suite: The suite whose records are compared; the strongest shipped one that all runs have, if not given.
         paper: The number of a paper's table whose values stand beside ours: I to IV (Generalist++), 1a to 5 (CVPR).
 
