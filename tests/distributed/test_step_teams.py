@@ -134,6 +134,24 @@ def test_shared_batchnorm_normalises_by_the_whole_batch():
         torch.testing.assert_close(found, statistics)
 
 
+def test_shared_batchnorm_in_half_precision_rounds_as_the_plain_one_does():
+    """Statistics are float32 in both; an answer differs by a rounding of bf16 at the most."""
+    x = torch.randn(COUNT, 3, 4, 4, generator=torch.Generator().manual_seed(2)).bfloat16()
+    alone = nn.BatchNorm2d(3)
+    expected = alone(x).float()
+    norms, team = [SharedBatchNorm(3) for _ in PARTS], ThreadTeam(len(PARTS))
+
+    def forward(index):
+        with statistics_over(team, norms[index]):
+            return norms[index](x[PARTS[index]]).float()
+
+    found = torch.cat(on_each(team, forward))
+    assert (found - expected).abs().max() <= 2**-7 * expected.abs().max()
+    for norm in norms:
+        torch.testing.assert_close(norm.running_mean, alone.running_mean, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(norm.running_var, alone.running_var, rtol=1e-4, atol=1e-5)
+
+
 def test_rmc_measures_its_statistics_on_the_whole_batch():
     x, _ = images()
     ends = {name: shared_network() for name in ("first", "second")}
