@@ -6,7 +6,6 @@ from fractions import Fraction
 
 import pytest
 import torch
-from oracles import natural_digits, robust_accuracy, robust_digits
 from torch import nn
 
 from generalist import Threat
@@ -17,6 +16,7 @@ from generalist.core.errors import UserError
 from generalist.core.rng import ImageStreams, generator
 from generalist.fastpass import Patches, patches
 from generalist.models import build_model
+from oracles import natural_digits, robust_accuracy, robust_digits
 
 NORMS = ["linf", "l2", "l1"]
 THREATS = {norm: Threat.parse(f"{norm}:{eps}") for norm, eps in (("linf", "0.2"), ("l2", "0.9"), ("l1", "3"))}
