@@ -8,7 +8,6 @@ from functools import partial
 
 import pytest
 import torch
-from oracles import natural_digits, robust_accuracy, robust_digits
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -17,6 +16,7 @@ from generalist.attacks import criteria, misclassified
 from generalist.attacks.apgd import apgd, apgd_ce, apgd_dlr, apgd_t
 from generalist.attacks.ascent import Ascent, checkpoints_of, sparse_sign
 from generalist.core.rng import ImageStreams, image_ids
+from oracles import natural_digits, robust_accuracy, robust_digits
 
 LOSSES = ("ce", "dlr", "targeted")
 THREATS = [Threat.parse(text) for text in ("linf:1/5", "l2:3/4", "l1:5/2")]

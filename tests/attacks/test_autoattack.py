@@ -7,10 +7,11 @@ from functools import partial
 
 import pytest
 import torch
-from oracles import natural_digits, robust_digits
 
 from generalist import Threat
 from generalist.attacks import STANDARD, autoattack, misclassified, stage_streams
+from long_tests import LONG
+from oracles import natural_digits, robust_digits
 
 CASES = [Threat.parse("linf:3/20"), Threat.parse("l2:3/4")]  # the radii the models were trained at
 
@@ -29,9 +30,10 @@ def theirs(model, x, y, threat):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("images", [100, pytest.param(500, marks=LONG)])
 @pytest.mark.parametrize("threat", CASES, ids=str)
-def test_verdicts_agree_with_the_authors_own(threat):
-    model, x, y = robust_digits(threat.norm).first(500)
+def test_verdicts_agree_with_the_authors_own(threat, images):
+    model, x, y = robust_digits(threat.norm).first(images)
     x_adv = autoattack(model, x, y, threat=threat)
     ours = ~misclassified(model, x_adv, y)
     reference = theirs(model, x, y, threat)

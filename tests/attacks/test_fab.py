@@ -6,7 +6,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from oracles import natural_digits, robust_accuracy, robust_digits
 from test_hyperplane import shortest
 from torch import nn
 
@@ -15,6 +14,7 @@ from generalist.attacks.fab import fab_distance, fab_t
 from generalist.attacks.view import counted_passes, misclassified
 from generalist.core.errors import UserError
 from generalist.core.rng import ImageStreams
+from oracles import natural_digits, robust_accuracy, robust_digits
 
 NORMS = ["linf", "l2", "l1"]
 THREATS = {norm: Threat.parse(f"{norm}:{eps}") for norm, eps in (("linf", "0.2"), ("l2", "0.9"), ("l1", "3"))}

@@ -6,13 +6,13 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from oracles import robust_accuracy, robust_digits
 
 from generalist import Threat, UserError, build_model
 from generalist.attacks import criteria, frozen, misclassified, pgd
 from generalist.attacks.cw import cw
 from generalist.attacks.mim import mim
 from generalist.core.rng import ImageStreams
+from oracles import robust_accuracy, robust_digits
 
 THREATS = [Threat.parse(text) for text in ("linf:1/5", "l2:3/4", "l1:5/2")]
 EUCLIDEAN = THREATS[:2]

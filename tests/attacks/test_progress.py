@@ -1,11 +1,11 @@
 """Whoever watches an attack hears how far it is, from the first step of a batch to the last."""
 
 import pytest
-from oracles import natural_digits
 
 from generalist import Threat
 from generalist.attacks import apgd_t, fab_t, mim, pgd, square, watched
 from generalist.attacks.progress import track
+from oracles import natural_digits
 
 SHORT = {pgd: {"steps": 6, "restarts": 2}, mim: {"steps": 5}, apgd_t: {"steps": 8}, fab_t: {"steps": 4}}
 

@@ -8,6 +8,7 @@ import torch
 from generalist import Threat, load_recipe, recipe_names
 from generalist.evaluation import evaluate_split
 from generalist.runs.experiment import build
+from long_tests import LONG
 from run_cases import fit_quietly
 
 THREAT = Threat.parse("linf:3/20")
@@ -57,7 +58,9 @@ METHODS = sorted(name.removeprefix("digits-") for name in recipe_names() if name
 SELDOM = ("generalist-7", "generalist-10", "trades-1", "trades-awp", "score-pgd")  # the same code once more
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("nt", *SELDOM)])
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=LONG if name in SELDOM else ()) for name in METHODS if name != "nt"]
+)
 def test_far_more_robust_than_natural_training(method):
     """NT keeps under 10 % at this radius."""
     experiment = trained(method)
