@@ -16,7 +16,7 @@ SECONDS ?= 1800
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo methods test fuzz kills ranks lint bench clean
+.PHONY: help setup demo methods test long fuzz kills ranks lint bench clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
@@ -51,9 +51,14 @@ lint: $(READY) ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# One thread a test worker: busy workers with several threads each spin against one another.
-test: lint ## lint, then all tests with line coverage
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES) --cov --cov-report=term
+# One thread per test worker: busy workers with several threads each spin against one another. With worksteal a worker
+# has a module's tests in a row, so that what they share is made once, and takes over some of another's at the end.
+test: lint ## lint, then the tests with line coverage, but for those that take minutes each
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES) --dist worksteal --cov --cov-report=term
+
+long: $(READY) ## the tests that take minutes each: 500 images against AutoAttack's own code, and more (see also make ranks)
+	GENERALIST_ALL_TESTS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES) --dist worksteal --timeout 1800 \
+		tests/attacks/test_autoattack.py tests/objectives/test_learning.py
 
 fuzz: $(READY) ## mutated recipes and command lines, damaged run folders (SEED, MUTATIONS, CORRUPTIONS, SECONDS)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz.py --seed $(SEED) --mutations $(MUTATIONS) \

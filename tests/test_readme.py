@@ -1,7 +1,8 @@
 """The README runs from top to bottom as it is printed, in one folder.
 
 Bash and Python blocks are run, YAML blocks are read as recipes; blocks of no language are not for running. Training is
-cut to two epochs of 200 images, and the files that a reader is said to have (somebody else's model) are made here.
+cut to two epochs of 200 images and a narrow network. The files that a reader is said to have (somebody else's model) are
+made here.
 """
 
 import os
@@ -18,7 +19,7 @@ import generalist
 from generalist.recipes.catalogue import load_recipe
 
 README = Path(__file__).parents[1] / "README.md"
-SHORT = ["training.epochs=2", "data.limit=200"]
+SHORT = ["training.epochs=2", "data.limit=200", "model.width=8"]
 FOREIGN = """
 from torch import nn
 

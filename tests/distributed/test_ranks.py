@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,10 +15,10 @@ from safetensors.torch import load_file
 
 import generalist
 from generalist.training.scaling import Job, Machines, epoch
+from long_tests import ALL, LONG
+from run_cases import different_models, wait_for
 
 HERE = Path(__file__).parent
-ALL = bool(os.environ.get("GENERALIST_ALL_TESTS"))
-LONG = pytest.mark.skipif(not ALL, reason="minutes of starting processes; `make ranks` runs it")
 TINY = ["data.limit=132", "training.batch_size=33", "validation.images=20", "validation.steps=2", "training.epochs=6",
         "mixing.every_epochs=1", "validation.every_epochs=3", "mixing.decay=0.9", "select=last"]  # fmt: skip
 PLAIN = ["model.name=plain_network:plain"]  # without BatchNorm a split batch gives the same gradient
@@ -64,9 +63,8 @@ def models(run):
 
 
 def same(first, second):
-    a, b = models(first), models(second)
-    assert a.keys() == b.keys()
-    return all(torch.equal(a[name][key], b[name][key]) for name in a for key in a[name])
+    assert models(first).keys() == models(second).keys()
+    return not different_models(first, second, models(first))
 
 
 def close(first, second):
@@ -136,14 +134,6 @@ def test_a_learner_that_was_idle_in_between_has_its_share(plan, tmp_path):
     sets = [*TINY, "learners.linf.objective.steps=2", *PLAIN, *plan]
     name = "digits-generalist-d-natural"
     close(run(1, name, sets, tmp_path / "serial"), run(2, name, sets, tmp_path / "parallel"))
-
-
-def wait_for(path, process, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not any(path.parent.glob(path.name)):
-        assert process.poll() is None, process.communicate()[1][-2000:]
-        assert time.monotonic() < deadline, f"no {path}"
-        time.sleep(0.01)
 
 
 def test_saved_with_three_resumed_with_any_number(serial, tmp_path):
