@@ -4,6 +4,7 @@ import contextlib
 import io
 import sys
 from functools import partial
+from inspect import signature
 
 import pytest
 import torch
@@ -16,13 +17,13 @@ from oracles import natural_digits, robust_digits
 CASES = [Threat.parse("linf:3/20"), Threat.parse("l2:3/4")]  # the radii the models were trained at
 
 
-def theirs(model, x, y, threat):
-    """Whether each image survives the authors' standard version."""
+def theirs(model, x, y, threat, queries):
+    """Whether each image survives the authors' standard version, with so many queries of Square."""
     package = pytest.importorskip("pyautoattack")
     norm = {"linf": "Linf", "l2": "L2"}[threat.norm]
     with contextlib.redirect_stdout(io.StringIO()), torch.random.fork_rng():
         attack = package.AutoAttack(model, norm=norm, eps=threat.radius, version="standard", device="cpu", seed=0)
-        attack.verbose = False
+        attack.verbose, attack.square.n_queries = False, queries
         tracer = sys.gettrace()
         x_adv = attack.run_standard_evaluation(x, y, batch_size=len(x))[0]
         sys.settrace(tracer)  # it leaves none behind, and line coverage is one
@@ -30,13 +31,16 @@ def theirs(model, x, y, threat):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("images", [100, pytest.param(500, marks=LONG)])
+@pytest.mark.parametrize(("images", "queries"), [(100, 1000), pytest.param(500, 5000, marks=LONG)])
 @pytest.mark.parametrize("threat", CASES, ids=str)
-def test_verdicts_agree_with_the_authors_own(threat, images):
+def test_verdicts_agree_with_the_authors_own(threat, images, queries, monkeypatch):
+    name, attack = STANDARD["Square"]
+    assert signature(attack).parameters["queries"].default == 5000
+    monkeypatch.setitem(STANDARD, "Square", (name, partial(attack, queries=queries)))
     model, x, y = robust_digits(threat.norm).first(images)
     x_adv = autoattack(model, x, y, threat=threat)
     ours = ~misclassified(model, x_adv, y)
-    reference = theirs(model, x, y, threat)
+    reference = theirs(model, x, y, threat, queries)
     assert 0.2 < reference.float().mean() < 0.8, "too easy to tell two attacks apart"
     assert (ours == reference).float().mean() >= 0.99
     assert 100 * (ours.float().mean() - reference.float().mean()) <= 0.5
