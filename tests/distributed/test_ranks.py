@@ -129,7 +129,8 @@ INSIDE = ["training.epochs=4", "mixing.start=0", "mixing.redistribute=every_step
           "learners.natural.gamma={at: [0, 0.6, 0.625, 0.65, 0.8, 1], values: [0, 0, 0.8, 0, 0, 0.5]}"]  # fmt: skip
 
 
-@pytest.mark.parametrize("plan", [AGAIN, pytest.param(INSIDE, marks=LONG)], ids=["live again", "live inside an epoch"])
+@LONG
+@pytest.mark.parametrize("plan", [AGAIN, INSIDE], ids=["live again", "live inside an epoch"])
 def test_a_learner_that_was_idle_in_between_has_its_share(plan, tmp_path):
     """Its share of θ_g went on fading while it was idle, on another rank than the one that trains it again."""
     sets = [*TINY, "learners.linf.objective.steps=2", *PLAIN, *plan]
@@ -160,8 +161,13 @@ def children(process):
 OCCASIONS = {"step": 20, "checkpoint": 8, "redistribution": 2}  # there are as many at least before the run ends
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=LONG) for seed in range(1, 10))])
-@pytest.mark.parametrize("what", OCCASIONS)
+DEATHS = [(what, seed) for what in OCCASIONS for seed in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("what", "seed"),
+    [pytest.param(*death, marks=() if death == ("checkpoint", 0) else LONG) for death in DEATHS],
+)
 def test_a_rank_that_is_killed_is_started_again_and_nothing_is_lost(what, seed, serial, tmp_path):
     chosen = random.Random(f"{what} {seed}")
     dies = f"{chosen.randrange(2)} {what} {chosen.randint(1, OCCASIONS[what])}"
@@ -216,6 +222,7 @@ def test_a_rank_that_hangs_is_named(tmp_path):
     assert "rank" in said.lower()
 
 
+@LONG
 def test_bytes_are_a_hundredth_of_mixing_at_every_step(serial, tmp_path):
     """CIFAR-10's proportions: checkpoints each epoch of 390 steps, validation and redistribution every 5."""
     out = run(3, *recipe_of(T, *PLAIN, *IDLE_TOO), tmp_path / "run")
