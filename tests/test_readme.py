@@ -1,8 +1,8 @@
 """The README runs from top to bottom as it is printed, in one folder.
 
 Bash and Python blocks are run, YAML blocks are read as recipes; blocks of no language are not for running. Training is
-cut to two epochs of 200 images and a narrow network. The files that a reader is said to have (somebody else's model) are
-made here.
+cut to two epochs of 200 images and a narrow network. The files that a reader is said to have (somebody else's model)
+are made here.
 """
 
 import os

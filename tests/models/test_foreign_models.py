@@ -3,11 +3,11 @@ import types
 
 import pytest
 import torch
-from model_cases import images
 from torch import nn
 
 from generalist.core.errors import UserError
 from generalist.models import build_model, load_model, save_model
+from model_cases import images
 
 SOURCE = """
 from torch import nn

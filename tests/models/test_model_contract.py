@@ -1,9 +1,9 @@
 import pytest
 import torch
-from model_cases import NAMES, images, narrow
 
 from generalist.core.errors import UserError
 from generalist.models import MODELS, Classifier, ModelSpec, Normalize, build_from_spec, build_model
+from model_cases import NAMES, images, narrow
 
 
 def count(model: torch.nn.Module) -> int:

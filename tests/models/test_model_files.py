@@ -3,12 +3,12 @@ import json
 import pytest
 import safetensors.torch
 import torch
-from model_cases import NAMES, disturb_, images, narrow
 from torch import nn
 
 from generalist.core.errors import UserError
 from generalist.core.files import SEAL, sealed
 from generalist.models import load_model, load_weights, read_extra, save_model
+from model_cases import NAMES, disturb_, images, narrow
 
 
 def same(a: nn.Module, b: nn.Module) -> bool:
