@@ -139,6 +139,17 @@ def test_what_cannot_be_built_leaves_no_folder_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, monkeypatch):
+    """Several levels deep: what was not made cannot be removed, and must not hide the reason."""
+
+    def refused(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refused)
+    with pytest.raises(UserError, match="cannot be used as a run folder: Permission denied"):
+        generalist.train("digits-nt", out=tmp_path / "a" / "b" / "c", overrides=SMALL)
+
+
 def test_progress_is_shown_when_asked(tmp_path, capsys):
     small = {**SMALL, "training.epochs": 1}
     generalist.train("digits-nt", out=tmp_path / "silent", overrides=small)

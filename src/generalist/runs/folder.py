@@ -1,11 +1,10 @@
 """A run folder: the only place that knows the file names of a run."""
 
-import os
 import shlex
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -308,8 +307,8 @@ def _claimed(folder: Path, recipe: Recipe, *, resume: bool) -> Iterator[None]:
         if made and not paths.exists and {path.name for path in folder.glob("*")} <= {paths.lock_file.name}:
             shutil.rmtree(folder, ignore_errors=True)
             for place in made[1:]:
-                if not any(place.iterdir()):
-                    os.rmdir(place)
+                with suppress(OSError):  # it holds something else by now, or could not be made
+                    place.rmdir()
 
 
 def _check_folder(folder: Path, recipe: Recipe, *, resume: bool) -> None:
