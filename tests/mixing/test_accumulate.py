@@ -85,7 +85,7 @@ def ours(count, *, averaging, plan):
             b = Batch(x, torch.zeros(8, dtype=torch.long), torch.arange(8))
             learner.step(b, progress=plan.progress(step), key=(step,))
             learner.update_average_(plan.decay(step))
-        state.mix.accumulate_(state.trees, weights=plan.weights(step), decay=plan.decay(step))
+        state.mix_(weights=plan.weights_by_part(step), decay=plan.decay(step))
         if plan.redistributes_after(step):
             theta = {k: v.clone() for k, v in state.materialise_global_().state_dict().items()}
             for learner in learners:

@@ -42,6 +42,11 @@ def check_points(at: Sequence[Fraction], values: Sequence[float]) -> None:
         raise UserError(f"breakpoints must rise within 0..1 (shares of training), got {', '.join(map(str, at))}")
 
 
+def within(schedule: Schedule, start: Fraction, end: Fraction) -> Schedule:
+    """The schedule over a stretch of training: from its own 0 at `start` to its own 1 at `end`."""
+    return lambda progress: schedule(min(Fraction(1), max(Fraction(0), (progress - start) / (end - start))))
+
+
 @SCHEDULES.register("constant")
 def constant(progress: Fraction) -> float:
     return 1.0

@@ -1,7 +1,24 @@
-"""The global learner: what it is made of (accumulate), when (plan), and its statistics (batchnorm)."""
+"""The global learner: what it is made of (accumulate), when (plan), by module, and its statistics (batchnorm)."""
 
 from generalist.mixing.accumulate import Mix
 from generalist.mixing.batchnorm import has_batchnorm, recalibrate_
-from generalist.mixing.plan import REST, Gamma, MixPlan, Points, Share
+from generalist.mixing.by_module import ByName, ModuleGamma, OverDepth, Part, parts_of, without_modules
+from generalist.mixing.plan import REST, WHOLE, Gamma, MixPlan, Points, Share
 
-__all__ = ["REST", "Gamma", "Mix", "MixPlan", "Points", "Share", "has_batchnorm", "recalibrate_"]
+__all__ = [
+    "REST",
+    "WHOLE",
+    "ByName",
+    "Gamma",
+    "Mix",
+    "MixPlan",
+    "ModuleGamma",
+    "OverDepth",
+    "Part",
+    "Points",
+    "Share",
+    "has_batchnorm",
+    "parts_of",
+    "recalibrate_",
+    "without_modules",
+]

@@ -19,7 +19,7 @@ class Mix:
 
     Args:
         start: θ⁰, the tensors that all learners start from, by name.
-        names: The learners.
+        names: The learners that are mixed.
 
     `leader` is the learner that weighed most in the last step; θ_g takes its integers (BatchNorm's counters).
 
@@ -41,8 +41,14 @@ class Mix:
         self.leader = names[0]
 
     def accumulate_(self, trees: Mapping[str, StateTree], *, weights: Mapping[str, float], decay: float) -> None:
-        """One step of the running average, with w_a = trees[a] and γ_a = weights[a], for the learners in `trees`."""
+        """One step of the running average, with w_a = trees[a] and γ_a = weights[a].
+
+        Learners that are not in `trees` are left alone: another process adds their shares. Trees may hold more learners
+        and more tensors than this mix is of.
+        """
         for name in trees:
+            if name not in self.shares:
+                continue
             share = self.shares[name]
             torch._foreach_mul_(list(share.values()), decay)
             if weights[name] != 0:
@@ -56,7 +62,7 @@ class Mix:
         """Σ m_a over these learners, so precise that the order of summation does not show."""
         wide = {k: torch.zeros_like(self.start[k], dtype=_wide(self.start[k])) for k in self._floats}
         for name in names:
-            for key, tensor in wide.items():
+            for key, tensor in wide.items() if name in self.shares else ():
                 tensor += self.shares[name][key]
         return wide
 

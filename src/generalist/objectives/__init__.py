@@ -28,7 +28,13 @@ from generalist.objectives.multi_norm import average, msd, worst
 from generalist.objectives.natural import natural
 from generalist.objectives.part import part
 from generalist.objectives.ramp import Ramp
-from generalist.objectives.registry import OBJECTIVES, carries_state, make_objective, networks_needed
+from generalist.objectives.registry import (
+    OBJECTIVES,
+    carries_state,
+    make_objective,
+    networks_needed,
+    starts_itself,
+)
 from generalist.objectives.rmc import Curve
 from generalist.objectives.rst import rst
 from generalist.objectives.score import score
@@ -61,6 +67,7 @@ __all__ = [
     "perturbed_weights",
     "rst",
     "score",
+    "starts_itself",
     "trades",
     "worst",
 ]

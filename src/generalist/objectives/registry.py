@@ -61,6 +61,11 @@ def carries_state(name: str) -> bool:
     return _kind(name).outlives_reset
 
 
+def starts_itself(name: str) -> bool:
+    """Whether the objective gives its learner its first weights."""
+    return _kind(name).own_start
+
+
 def _kind(name: str) -> type[ObjectiveModule]:
     entry = OBJECTIVES.get(name)
     return entry if isinstance(entry, type) and issubclass(entry, ObjectiveModule) else FunctionObjective

@@ -61,8 +61,24 @@ def load_recipe(
     raw = _fill_from_tasks(raw)
     for override in sorted(_as_texts(overrides), key=_names_component, reverse=True):
         raw = merge(raw, _parse_override(override, raw))
-    checked = parse_recipe(_located(raw, Path.cwd()))
+    checked = parse_recipe(_located(_init_completed(raw), Path.cwd()))
     return checked.model_copy(update={"method": method_of(checked)}) if checked.method else checked
+
+
+def _init_completed(raw: Raw) -> Raw:
+    """A recipe whose learners start one after the other goes on from a checkpoint where the second one starts."""
+    init, learners, training = (raw.get(key) for key in ("init", "learners", "training"))
+    if not (isinstance(init, Mapping) and "epoch" not in init and isinstance(training, Mapping)):
+        return raw
+    starts = [learner.get("starts", 0) for learner in (learners or {}).values() if isinstance(learner, Mapping)]
+    try:
+        later = [start for start in map(parse_fraction, starts) if start > 0]
+    except UserError:
+        return raw  # the schema says what is wrong
+    epochs = training.get("epochs")
+    if not later or not isinstance(epochs, int):
+        return raw
+    return {**raw, "init": {**init, "epoch": round(min(later) * epochs)}}
 
 
 def _as_texts(overrides: Overrides) -> list[str]:

@@ -24,8 +24,9 @@ from generalist.core.registry import Registry, explain
 from generalist.core.schedules import SCHEDULES
 from generalist.core.threat import Threat, parse_fraction
 from generalist.core.types import Count, Exact, Natural, NonNegativeFloat, PositiveFloat, Steps, Unit
-from generalist.mixing import REST, Gamma, Points, Share
-from generalist.objectives import OBJECTIVES, networks_needed
+from generalist.mixing import REST, ByName, Gamma, ModuleGamma, OverDepth, Points, Share
+from generalist.models.modules import LastShare, Patterns, Selection
+from generalist.objectives import OBJECTIVES, networks_needed, starts_itself
 from generalist.training.optimizers import OPTIMIZERS
 from generalist.training.precision import Precision
 from generalist.training.selection import Rule
@@ -81,14 +82,40 @@ class _GammaPoints(BaseModel):
     values: tuple[Unit, ...]
 
 
-def _gamma(value: Any) -> Gamma:
+"""A mapping that gives γ has one of these; `depth` may stand beside the first two."""
+
+
+def _gamma(value: Any) -> ModuleGamma:
+    """γ as below, or by module: {modules: {layer4: 0.5, fc: 0.8}}, {depth: [0, 1], share: 0.5}"""
+    if isinstance(value, ByName | OverDepth):
+        return value
+    if isinstance(value, Mapping) and "modules" in value:
+        if len(value) > 1 or not isinstance(value["modules"], Mapping) or not value["modules"]:
+            raise ValueError(f"modules takes gammas by module name, and nothing beside it, got {shown(dict(value))}")
+        return ByName(tuple((_text(str(name)), _plain_gamma_of(gamma)) for name, gamma in value["modules"].items()))
+    if isinstance(value, Mapping) and "depth" in value:
+        rest = {key: given for key, given in value.items() if key != "depth"}
+        factors, gamma = value["depth"], _plain_gamma_of(rest) if rest else Points((Fraction(0),), (1.0,))
+        if not isinstance(factors, list | tuple) or not 2 <= len(factors) <= MOST_DEPTHS:
+            raise ValueError(f"depth takes 2 to {MOST_DEPTHS} factors, first layer to last, got {shown(factors)}")
+        if gamma == REST:
+            raise ValueError("depth goes with a share or breakpoints, not with the rest")
+        return OverDepth(tuple(_unit(factor, "a factor over depth") for factor in factors), gamma)
+    return _plain_gamma_of(value)
+
+
+MOST_DEPTHS = 100
+
+
+def _plain_gamma_of(value: Any) -> Gamma:
     """rest · a number · {share: 0.5} · {at: [0, 1/3, 2/3, 1], values: [1, 1, 1, 0]}"""
     if value == REST or isinstance(value, Points | Share):
         return value
     if isinstance(value, Mapping):
+        known = ("share", "at", "values", "modules", "depth")
         for key in value:
-            if key not in ("share", "at", "values"):
-                raise ValueError(str(unknown("field of gamma:", key, ("share", "at", "values"))))
+            if key not in known:
+                raise ValueError(str(unknown("field of gamma:", key, known)))
         if "share" in value:
             if len(value) > 1:
                 raise ValueError("takes a share or breakpoints {at: […], values: […]}, got both")
@@ -110,12 +137,44 @@ def _unit(value: Any, what: str) -> float:
     return number
 
 
-def _plain_gamma(gamma: Gamma) -> Any:
+def _plain_gamma(gamma: ModuleGamma) -> Any:
+    if isinstance(gamma, ByName):
+        return {"modules": {name: _plain_gamma(value) for name, value in gamma.filters}}
+    if isinstance(gamma, OverDepth):
+        over = _plain_gamma(gamma.gamma)
+        return {"depth": list(gamma.values)} | (
+            over if isinstance(over, dict) else {"at": [0.0], "values": [over]} if over != 1 else {}
+        )
     if isinstance(gamma, Share):
         return {"share": gamma.of_rest}
     if isinstance(gamma, Points):
         return gamma.values[0] if len(gamma.values) == 1 else {"at": _plain(gamma.at), "values": list(gamma.values)}
     return gamma
+
+
+def _trains(value: Any) -> Selection | None:
+    """A module's name or several, with * and ?; {last: 1/4} for a share of the depth; null for everything."""
+    if value is None or isinstance(value, Patterns | LastShare):
+        return value
+    if isinstance(value, Mapping):
+        if set(value) != {"last"}:
+            raise ValueError(f"takes module names or {{last: 1/4}}, got {shown(dict(value))}")
+        share = _reraised(parse_fraction, value["last"])
+        if not 0 < share <= 1:
+            raise ValueError(f"last is a share of the depth above 0 and up to 1, got {shown(value['last'])}")
+        return LastShare(share)
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"takes module names such as [layer4, fc], or {{last: 1/4}}, got {shown(value)}")
+    if not names:
+        raise ValueError("a learner that trains nothing is of no use; name the modules that it trains")
+    return Patterns(tuple(_text(name) for name in names))
+
+
+def _plain_trains(selection: Selection | None) -> Any:
+    if isinstance(selection, LastShare):
+        return {"last": str(selection.share)}
+    return None if selection is None else list(selection.names)
 
 
 def _text(value: str) -> str:
@@ -179,7 +238,9 @@ class ModelSection(Section):
 class LearnerSection(Section):
     """A task: objective, optimizer, schedule, and the weight γ in the global learner.
 
-    `weight_perturbation` is AWP's γ: 0.01 around AT, 0.005 around TRADES.
+    `weight_perturbation` is AWP's γ: 0.01 around AT, 0.005 around TRADES. `trains` are the modules that the learner
+    moves: names with * and ?, or {last: 1/4}. `starts` and `ends` are shares of training; the schedule runs over the
+    epochs between them.
     """
 
     objective: Annotated[Component, BeforeValidator(_component(OBJECTIVES)), _AsPlain]
@@ -188,6 +249,9 @@ class LearnerSection(Section):
     gamma: Annotated[Any, BeforeValidator(_gamma), PlainSerializer(_plain_gamma)] = REST
     weight_averaging: bool = False
     weight_perturbation: NonNegativeFloat = 0.0
+    trains: Annotated[Any, BeforeValidator(_trains), PlainSerializer(_plain_trains)] = None
+    starts: Annotated[Exact, Field(ge=0, lt=1)] = Fraction(0)
+    ends: Annotated[Exact, Field(gt=0, le=1)] = Fraction(1)
 
 
 class MixingSection(Section):
@@ -287,6 +351,18 @@ class Recipe(Section):
                         f"learner {name!r}: objective {learner.objective.name!r} needs a trained network {need!r};"
                         f" give needs: {{{need}: …}} a run folder, a weights file or a recipe's name"
                     )
+        for name, learner in self.learners.items():
+            first, end = self.window(name)
+            if first >= end:
+                raise ValueError(
+                    f"learner {name!r} is trained from {learner.starts} to {learner.ends} of {self.training.epochs}"
+                    f" epochs, which is none of them; it must start before it ends"
+                )
+            if learner.trains is not None and starts_itself(learner.objective.name):
+                raise ValueError(
+                    f"learner {name!r}: objective {learner.objective.name!r} has a start of its own"
+                    f" and trains everything; leave trains out"
+                )
         wanted = {need for learner in self.learners.values() for need in networks_needed(learner.objective.name)}
         wanted |= {LABELS} if self.data.extra else set()
         for need in self.needs:
@@ -296,6 +372,11 @@ class Recipe(Section):
         if self.init and self.init.epoch >= self.training.epochs:
             raise ValueError(f"init.epoch must be below training.epochs {self.training.epochs}, got {self.init.epoch}")
         return self
+
+    def window(self, learner: str) -> tuple[int, int]:
+        """The epochs in which the learner is trained, counted from 0: the first, and the one after the last."""
+        section, epochs = self.learners[learner], self.training.epochs
+        return round(section.starts * epochs), round(section.ends * epochs)
 
     def plain(self) -> dict[str, Any]:
         """Nothing but strings, numbers, lists and mappings: what `recipe.yaml` holds."""

@@ -66,9 +66,11 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Raw:
 
 
 def _another(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    """Whether a component is renamed, or a gamma of breakpoints becomes a share or the other way round."""
+    """Whether a component is renamed, or a gamma of one kind becomes one of another kind."""
     renamed = "name" in new and "name" in old and new["name"] != old["name"]
-    return renamed or ("share" in old and "at" in new) or ("at" in old and "share" in new)
+    kinds = ("share", "at", "modules")
+    before, after = ({kind for kind in kinds if kind in given} for given in (old, new))
+    return renamed or bool(before and after and before != after)
 
 
 ATTACK_FIELDS = ("threat", "threats", "steps", "step_size")

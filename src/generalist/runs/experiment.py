@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -13,8 +14,8 @@ from torch import Tensor, nn
 from generalist.attacks import frozen
 from generalist.core.errors import UserError
 from generalist.core.files import fingerprint, user_path
-from generalist.core.schedules import SCHEDULES
-from generalist.core.types import Batch, Objective
+from generalist.core.schedules import SCHEDULES, within
+from generalist.core.types import Batch, Objective, StateTree
 from generalist.data import (
     ArraySplit,
     Augment,
@@ -29,8 +30,9 @@ from generalist.data import (
 )
 from generalist.distributed.shared_batchnorm import share_batchnorm_
 from generalist.evaluation import evaluate_split
-from generalist.mixing import MixPlan, has_batchnorm, recalibrate_
+from generalist.mixing import MixPlan, Part, has_batchnorm, parts_of, recalibrate_, without_modules
 from generalist.models import build_model, is_foreign, load_weights
+from generalist.models.modules import replace_tensors_, select_tensors, tensor_names
 from generalist.objectives import carries_state, make_objective
 from generalist.recipes.schema import LABELS, LearnerSection, Recipe
 from generalist.runs.folder import RunPaths
@@ -114,11 +116,11 @@ class Experiment:
                 self._recalibrate_(variant, [])
             yield variant
 
-    def redistribute_(self) -> None:
-        """θ_a ← θ_g for every learner."""
+    def redistribute_(self, names: Sequence[str]) -> None:
+        """θ_a ← θ_g for these learners."""
         state = {name: tensor.clone() for name, tensor in self.global_model().state_dict().items()}
         mixing = self.recipe.mixing
-        for learner in self.state.learners.values():
+        for learner in (self.state.learners[name] for name in names):
             learner.reset_(state, momentum=mixing.momentum == "reset", averages=mixing.averages == "reset")
 
     def validate(self, model: nn.Module) -> Scores:
@@ -175,14 +177,20 @@ def build(
     mixture = _mixture(recipe, dataset, networks.get(LABELS), labelled=not stand_ins)
     size = recipe.training.batch_size
     steps = steps_per_epoch(dataset.train, batch_size=size) if mixture is None else mixture.steps(size)
-    plan = build_plan(recipe, steps)
+    trained = {name: _trained(name, section, global_model) for name, section in recipe.learners.items()}
+    parts = parts_of(global_model, {name: section.gamma for name, section in recipe.learners.items()}, trained)
+    plan = build_plan(recipe, steps, parts)
+    frozen_tensors: dict[tuple[int, int], StateTree] = {}  # those with the same window are reset at the same moments
     learners = [
-        _build_learner(recipe, name, section, dataset, device, precision, start=global_model, networks=networks)
+        _build_learner(
+            recipe, name, section, dataset, device, precision, start=global_model, networks=networks,
+            trained=trained[name], frozen_tensors=frozen_tensors,
+        )
         for name, section in recipe.learners.items()
-    ]
+    ]  # fmt: skip
     start = recipe.init.epoch * plan.steps_per_epoch if recipe.init else 0
     _take_over_(global_model, learners)
-    state = TrainState(learners, global_model, step=start)
+    state = TrainState(learners, global_model, step=start, parts={name: part.tensors for name, part in parts.items()})
     return Experiment(recipe, dataset, device, precision, plan, state, mixture)
 
 
@@ -211,7 +219,24 @@ def _classes(network: nn.Module, x: Tensor) -> Tensor:
     return classes.cpu()
 
 
-def build_plan(recipe: Recipe, steps: int) -> MixPlan:
+def _trained(name: str, section: LearnerSection, model: nn.Module) -> frozenset[str] | None:
+    """The tensors that a learner trains; None for all of them."""
+    if section.trains is None:
+        return None
+    try:
+        trained = select_tensors(model, section.trains)
+    except UserError as error:
+        raise UserError(f"learners.{name}.trains: {error}") from None
+    if not any(key in trained for key, _ in model.named_parameters()):
+        raise UserError(f"learners.{name}.trains: {section.trains} has no parameter; name modules with weights")
+    return trained
+
+
+def build_plan(recipe: Recipe, steps: int, parts: Mapping[str, Part] | None = None) -> MixPlan:
+    """When the recipe's learners are mixed, reset and idle, with so many steps per epoch.
+
+    `parts` are those of the network. Without them, a γ that depends on the module is taken as one number.
+    """
     mixing = recipe.mixing
     asked = "redistribute" in mixing.model_fields_set and mixing.redistribute != "never"
     if asked and len(recipe.learners) == 1:
@@ -226,8 +251,9 @@ def build_plan(recipe: Recipe, steps: int) -> MixPlan:
         and not carries_state(section.objective.name)
         for name, section in recipe.learners.items()
     }
+    parted = None if parts is None or len(parts) == 1 else {name: part.gammas for name, part in parts.items()}
     return MixPlan(
-        gammas={name: section.gamma for name, section in recipe.learners.items()},
+        gammas={name: without_modules(section.gamma) for name, section in recipe.learners.items()},
         epochs=recipe.training.epochs,
         steps_per_epoch=steps,
         decay_limit=mixing.decay,
@@ -237,6 +263,8 @@ def build_plan(recipe: Recipe, steps: int) -> MixPlan:
         redistribution=mixing.redistribute,
         full_reset=resets,
         train_idle=mixing.train_idle,
+        parts=parted,
+        windows={name: recipe.window(name) for name in recipe.learners},
     )
 
 
@@ -297,25 +325,32 @@ def _build_learner(
     *,
     start: nn.Module,
     networks: Mapping[str, nn.Module],
+    trained: frozenset[str] | None,
+    frozen_tensors: dict[tuple[int, int], StateTree],
 ) -> Learner:
     model = build_network(recipe, dataset).to(device)
     model.load_state_dict(start.state_dict())
     if recipe.training.sync_batchnorm:
         share_batchnorm_(model)
+    if trained is not None:
+        shared = frozen_tensors.setdefault(recipe.window(name), {})
+        replace_tensors_(model, shared, [key for key in tensor_names(model) if key not in trained])
     optimizer = section.optimizer
+    first, end = (Fraction(epoch, recipe.training.epochs) for epoch in recipe.window(name))
     return Learner(
         name,
         model,
         make_objective(section.objective.name, section.objective.options, networks=networks),
         partial(OPTIMIZERS.get(optimizer.name), **optimizer.options),
         lr=optimizer.options["lr"],
-        schedule=partial(SCHEDULES.get(section.schedule.name), **section.schedule.options),
+        schedule=within(partial(SCHEDULES.get(section.schedule.name), **section.schedule.options), first, end),
         weight_averaging=section.weight_averaging,
         weight_perturbation=section.weight_perturbation,
         clip_norm=recipe.training.clip_norm,
         accumulate=recipe.training.accumulate,
         precision=precision,
         loss_limit=DIVERGED * float(torch.tensor(max(2, len(dataset.classes))).log()),
+        trained=trained,
     )
 
 

@@ -79,7 +79,8 @@ class Recorder:
             "regret": state.regret.record(),
         }
         if due or ranks.world() == 1:  # parameters do not cross the network for a measurement alone
-            models = {name: state.show_model(name) for name in live}
+            ended = [name for name in state.learners if name not in live] if epoch == plan.epochs else []
+            models = {name: state.show_model(name) for name in state.learners if name in (*live, *ended)}
             if due:
                 models = {GLOBAL: self._experiment.global_model(), **models}
             else:

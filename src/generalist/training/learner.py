@@ -1,7 +1,8 @@
 """A base learner: one model on one task."""
 
+import copy
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
 from typing import Any
@@ -50,6 +51,8 @@ class Learner:
         accumulate: number of parts in which a batch goes through the model; the step is the same but for BatchNorm.
         precision: the format of the forward passes under autocast.
         loss_limit: a step with a loss that is not below it is skipped.
+        trained: names of the tensors of the model's state that it trains; all if not given. The others have no
+            gradient and no optimizer state, and modules that hold them run in eval mode.
 
     Example:
         >>> from fractions import Fraction
@@ -80,9 +83,13 @@ class Learner:
         accumulate: int = 1,
         precision: torch.dtype = torch.float32,
         loss_limit: float = float("inf"),
+        trained: Collection[str] | None = None,
     ) -> None:
         self.name, self.model, self.objective = name, model, as_module(objective)
         self.objective.attach_(model)
+        self.tree = state_tree(model)
+        self.own = {key: tensor for key, tensor in self.tree.items() if trained is None or key in trained}
+        self._resting = _freeze_others_(model, self.own)
         beside = {f"objective/{key}": parameter for key, parameter in self.objective.named_parameters()}
         trained = {**dict(model.named_parameters()), **beside}
         self._trained = {key: parameter for key, parameter in trained.items() if parameter.requires_grad}
@@ -91,9 +98,9 @@ class Learner:
         self.lr, self.schedule = lr, schedule
         self.clip_norm, self.accumulate, self.precision = clip_norm, accumulate, precision
         self.loss_limit = loss_limit
-        self.tree = state_tree(model)
-        self.average: StateTree | None = {k: v.clone() for k, v in self.tree.items()} if weight_averaging else None
-        self._buffers = [*model.buffers(), *self.objective.buffers()]
+        self.average: StateTree | None = {k: v.clone() for k, v in self.own.items()} if weight_averaging else None
+        kept = [tensor for key, tensor in model.named_buffers() if key in self.own or key not in self.tree]
+        self._buffers = [*kept, *self.objective.buffers()]
         self._buffers_before = [tensor.clone() for tensor in self._buffers]
         self.bad_steps = 0
         self.device = next(iter(self.tree.values())).device
@@ -103,8 +110,21 @@ class Learner:
 
     @property
     def mixed(self) -> StateTree:
-        """w_a of the mixing formula: the running average where there is one, else the model's own tensors."""
-        return self.tree if self.average is None else self.average
+        """w_a of the mixing formula, of what is trained: the running average where there is one, else the tensors."""
+        return self.own if self.average is None else self.average
+
+    @property
+    def frozen_tree(self) -> StateTree:
+        """The tensors that it does not train. Learners with the same window share them."""
+        return {key: tensor for key, tensor in self.tree.items() if key not in self.own}
+
+    def mixed_model(self) -> nn.Module:
+        """The model with w_a as its weights: itself, or a copy with the running average."""
+        if self.average is None:
+            return self.model
+        averaged = copy.deepcopy(self.model)
+        copy_tree_({key: tensor for key, tensor in state_tree(averaged).items() if key in self.average}, self.average)
+        return averaged
 
     def step(self, batch: Batch, *, progress: Fraction, key: tuple[Key, ...]) -> LossTerms:
         """One optimizer step on the batch; skipped, and counted in `bad_steps`, where loss or gradient is not usable.
@@ -133,6 +153,8 @@ class Learner:
     def _forward_backward_(self, batch: Batch, rows: slice, context: StepContext) -> LossTerms:
         """The gradient of the batch, into `.grad`, and its loss. This rank's rows go through in `accumulate` parts."""
         self.model.train()
+        for module in self._resting:
+            module.training = False
         self.optimizer.zero_grad(set_to_none=True)
         terms = None
         parts = [part for part in split_evenly(rows, self.accumulate) if part.stop > part.start]
@@ -213,7 +235,7 @@ class Learner:
     def update_average_(self, decay: float) -> None:
         """avg ← d·avg + (1−d)·θ; integers are copied."""
         if self.average is not None:
-            ema_(self.average, self.tree, decay)
+            ema_(self.average, self.own, decay)
 
     def reset_(self, state: Mapping[str, Tensor], *, momentum: bool, averages: bool) -> None:
         """θ ← state; momentum is cleared and the running average set to `state` where the flags say so."""
@@ -232,8 +254,8 @@ class Learner:
         return torch.autocast(self.device.type, self.precision)
 
     def save(self) -> tuple[StateTree, dict[str, Any]]:
-        """Everything that a step depends on: tensors by name, and plain values."""
-        tensors = {f"model/{k}": v for k, v in self.tree.items()}
+        """Everything that a step depends on but for the frozen tensors: tensors by name, and plain values."""
+        tensors = {f"model/{k}": v for k, v in self.own.items()}
         tensors |= {f"average/{k}": v for k, v in (self.average or {}).items()}
         tensors |= {f"objective/{k}": v for k, v in state_tree(self.objective).items()}
         values: dict[str, Any] = {"bad_steps": self.bad_steps, "scaler": self._scaler.state_dict()}
@@ -245,7 +267,7 @@ class Learner:
 
     def load(self, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Take up what `save` returned."""
-        copy_tree_(self.tree, strip_prefix(tensors, "model/"))
+        copy_tree_(self.own, strip_prefix(tensors, "model/"))
         if self.average is not None:
             copy_tree_(self.average, strip_prefix(tensors, "average/"))
         copy_tree_(state_tree(self.objective), strip_prefix(tensors, "objective/"))
@@ -259,6 +281,20 @@ class Learner:
                 self.optimizer.state[parameter][key] = placed
         self.bad_steps = values["bad_steps"]
         self._scaler.load_state_dict(values["scaler"])
+
+
+def _freeze_others_(model: nn.Module, own: Collection[str]) -> list[nn.Module]:
+    """Switch off the gradients of all parameters but those of `own`; the modules of which nothing is trained."""
+    for name, parameter in model.named_parameters():
+        if name not in own:
+            parameter.requires_grad_(False)
+    resting = []
+    for path, module in model.named_modules():
+        held = [*module.named_parameters(path, recurse=False), *module.named_buffers(path, recurse=False)]
+        names = {name for name, _ in held} & state_tree(model).keys()
+        if names and not names & set(own):
+            resting.append(module)
+    return resting
 
 
 def ema_(average: StateTree, tree: StateTree, decay: float) -> None:

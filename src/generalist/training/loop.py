@@ -1,6 +1,6 @@
 """The paper's algorithm, for any number of learners."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -24,7 +24,7 @@ def fit(
     *,
     feed: Callable[[int], Iterator[Batch]],
     seed: int,
-    redistribute_: Callable[[], None],
+    redistribute_: Callable[[Sequence[str]], None],
     events: Events,
     checkpoints: Path,
     interrupts: Interrupts,
@@ -34,7 +34,7 @@ def fit(
     for batch in feed(state.step):
         step = state.step
         state.enter_epoch_(step // plan.steps_per_epoch)
-        decay, weights = plan.decay(step), plan.weights(step)
+        decay = plan.decay(step)
         for learner in state.learners.values():
             if state.is_local(learner.name) and plan.is_active(learner.name, step):
                 terms = learner.step(batch, progress=plan.progress(step), key=(seed, learner.name, step))
@@ -45,13 +45,13 @@ def fit(
                     stop_if_diverged(learner, bad_steps=bad_steps, step=step)
                 else:
                     state.tallies[learner.name].add(terms)
-        state.mix.accumulate_(state.trees, weights=weights, decay=decay)
+        state.mix_(weights=plan.weights_by_part(step), decay=decay)
         state.step += 1
 
         if plan.ends_epoch(step):
             events.epoch_ended(state)
-        if plan.redistributes_after(step):
-            redistribute_()
+        if receivers := plan.receivers(step):
+            redistribute_(receivers)
         signum = interrupts.agreed(epoch_ended=plan.ends_epoch(step))
         if signum or events.save_due(state):
             state.save(checkpoints)

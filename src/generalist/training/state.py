@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from generalist.core.errors import UserError
 from generalist.core.types import LossTerms, StateTree
 from generalist.distributed import ranks
-from generalist.mixing import Mix
+from generalist.mixing import WHOLE, Mix
 from generalist.training.checkpoint import latest_checkpoint, save_checkpoint
 from generalist.training.instruments import Regret
 from generalist.training.learner import Learner, copy_tree_, state_tree, strip_prefix
@@ -40,14 +40,26 @@ class TrainState:
     """Learners, mix, step, and the running measurements. `materialise_global_` writes θ_g into `global_model`.
 
     Every rank has all learners as objects. Those that it does not train are out of date until they are handed over.
-    `owner` are digests of recipe and data; checkpoints with other digests are refused.
+    `owner` are digests of recipe and data; checkpoints with other digests are refused. `parts` are the tensors, by
+    name, of each part of the network that is mixed with weights of its own; together they are all tensors.
     """
 
-    def __init__(self, learners: list[Learner], global_model: nn.Module, *, step: int = 0) -> None:
+    def __init__(
+        self,
+        learners: list[Learner],
+        global_model: nn.Module,
+        *,
+        step: int = 0,
+        parts: Mapping[str, Iterable[str]] | None = None,
+    ) -> None:
         self.owner: dict[str, str] = {}
         self.learners = {learner.name: learner for learner in learners}
         self.global_model = global_model
-        self.mix = Mix(state_tree(global_model), list(self.learners))
+        start = state_tree(global_model)
+        self.mixes = {
+            part: Mix({key: start[key] for key in keys}, [a.name for a in learners if not keys.isdisjoint(a.own)])
+            for part, keys in ((part, set(keys)) for part, keys in (parts or {WHOLE: start}).items())
+        }
         self.step = step
         self.tallies = {name: Tally() for name in self.learners}
         self.regret = Regret()
@@ -99,21 +111,27 @@ class TrainState:
             tensors, values["learner"] = self.learners[name].save()
             tally = self.tallies[name]
             package |= {f"learner/{key}": tensor for key, tensor in tensors.items()}
-            package |= {f"share/{key}": tensor for key, tensor in self.mix.shares[name].items()}
+            package |= {f"share/{key}": tensor for key, tensor in self._share(name).items()}
             package |= {f"tally/{key}": tensor for key, tensor in tally.sums.items()}
             values["tally"] = tally.count
         received = ranks.hand_over(package, values, source=source, to=list(to), purpose=purpose)
         if received is not None:
             package, values = received
             self.learners[name].load(strip_prefix(package, "learner/"), values["learner"])
-            copy_tree_(self.mix.shares[name], strip_prefix(package, "share/"))
+            copy_tree_(self._share(name), strip_prefix(package, "share/"))
             self.tallies[name] = Tally(values["tally"], strip_prefix(package, "tally/"))
 
+    def _share(self, name: str) -> StateTree:
+        """m_a: the learner's share of θ_g in all parts."""
+        shares = [mix.shares[name] for mix in self.mixes.values() if name in mix.shares]
+        return {key: tensor for share in shares for key, tensor in share.items()}
+
     def show_model(self, name: str) -> nn.Module:
-        """The learner's model as it is now, on every rank."""
+        """The learner's model as it is mixed now, on every rank."""
         learner = self.learners[name]
-        ranks.broadcast_(list(learner.tree.values()), source=self._ranks(name)[0], purpose="evaluation")
-        return learner.model
+        tensors = [*learner.own.values(), *(learner.average or {}).values()]
+        ranks.broadcast_(tensors, source=self._ranks(name)[0], purpose="evaluation")
+        return learner.mixed_model()
 
     # The global learner
 
@@ -122,25 +140,38 @@ class TrainState:
         """w_a of every learner in `led_names`."""
         return {name: self.learners[name].mixed for name in self.led_names()}
 
+    def mix_(self, *, weights: Mapping[str, Mapping[str, float]], decay: float) -> None:
+        """One step of the running average, with γ by part of the network and learner."""
+        trees = self.trees
+        for part, mix in self.mixes.items():
+            mix.accumulate_(trees, weights=weights[part], decay=decay)
+
     def materialise_global_(self) -> nn.Module:
         """Write θ_g = D·θ⁰ + Σ m_a into the global model, by one all-reduce; all ranks call this together."""
-        total = self.mix.total(self.led_names())
-        ranks.all_reduce_(list(total.values()), purpose="mixing")
-        leader = self.mix.leader
-        mine = (
-            {k: v for k, v in self.learners[leader].mixed.items() if k not in total}
-            if leader in self.led_names()
-            else None
-        )
-        integers = next(found for found in ranks.all_gather(mine) if found is not None)
-        copy_tree_(state_tree(self.global_model), self.mix.assembled(total, integers))
+        led = self.led_names()
+        totals = {part: mix.total(led) for part, mix in self.mixes.items()}
+        ranks.all_reduce_([tensor for total in totals.values() for tensor in total.values()], purpose="mixing")
+        mine = {part: self._integers(mix) for part, mix in self.mixes.items() if mix.leader in led}
+        integers = {part: found for gathered in ranks.all_gather(mine) for part, found in gathered.items()}
+        made = {part: mix.assembled(totals[part], integers[part]) for part, mix in self.mixes.items()}
+        copy_tree_(state_tree(self.global_model), {key: t for part in made.values() for key, t in part.items()})
         return self.global_model
 
+    def _integers(self, mix: Mix) -> StateTree:
+        """What is not averaged (BatchNorm's counters), as the learner has it that weighs most."""
+        mixed = self.learners[mix.leader].mixed
+        return {key: mixed[key] for key, tensor in mix.start.items() if not tensor.is_floating_point()}
+
     def parameter_trees(self) -> tuple[dict[str, StateTree], StateTree]:
-        """Parameters only, of the learners and of the global model as last materialised."""
+        """Parameters only, of the learners and of the global model as last materialised.
+
+        What a learner does not train is that of the global model: it did not drift.
+        """
         names = [name for name, _ in self.global_model.named_parameters()]
         center = state_tree(self.global_model)
-        learners = {n: {key: learner.tree[key] for key in names} for n, learner in self.learners.items()}
+        learners = {
+            n: {key: learner.own.get(key, center[key]) for key in names} for n, learner in self.learners.items()
+        }
         return learners, {key: center[key] for key in names}
 
     def take_tallies(self) -> dict[str, tuple[dict[str, float], int]]:
@@ -164,9 +195,9 @@ class TrainState:
     def _write(self, folder: Path) -> None:
         tensors: StateTree = {}
         values: dict[str, Any] = {}
-        parts = {f"learner/{name}": learner.save() for name, learner in self.learners.items()} | {
-            "mix": self.mix.save()
-        }
+        parts = {f"learner/{name}": learner.save() for name, learner in self.learners.items()}
+        parts |= {place: mix.save() for place, mix in self._placed_mixes().items()}
+        parts |= {f"frozen/{name}": (tree, {}) for name, tree in self._frozen_trees().items()}
         for prefix, (part_tensors, part_values) in parts.items():
             tensors |= {f"{prefix}/{key}": tensor for key, tensor in part_tensors.items()}
             values[prefix] = part_values
@@ -175,6 +206,23 @@ class TrainState:
         values["tallies"] = {name: tally.count for name, tally in self.tallies.items()}
         values |= {"regret": asdict(self.regret), "seconds": self.seconds}
         save_checkpoint(folder, self.step, tensors, {"owner": self.owner, "state": values})
+
+    def _placed_mixes(self) -> dict[str, Mix]:
+        """The mixes by their place in a checkpoint."""
+        if len(self.mixes) == 1:
+            return {"mix": next(iter(self.mixes.values()))}
+        return {f"mix-{index}": mix for index, mix in enumerate(self.mixes.values())}
+
+    def _frozen_trees(self) -> dict[str, StateTree]:
+        """What learners do not train, each tensor once: under the first learner that has it."""
+        seen: set[int] = set()
+        trees = {}
+        for name, learner in self.learners.items():
+            new = {key: tensor for key, tensor in learner.frozen_tree.items() if tensor.data_ptr() not in seen}
+            seen |= {tensor.data_ptr() for tensor in new.values()}
+            if new:
+                trees[name] = new
+        return trees
 
     def load(self, folder: Path) -> bool:
         """Load the newest complete checkpoint; False where there is none."""
@@ -195,7 +243,10 @@ class TrainState:
         self.step = step
         for name, learner in self.learners.items():
             learner.load(strip_prefix(tensors, f"learner/{name}/"), state[f"learner/{name}"])
-        self.mix.load(strip_prefix(tensors, "mix/"), state["mix"])
+        for place, mix in self._placed_mixes().items():
+            mix.load(strip_prefix(tensors, f"{place}/"), state[place])
+        for name, tree in self._frozen_trees().items():
+            copy_tree_(tree, strip_prefix(tensors, f"frozen/{name}/"))
         for name in self.tallies:
             self.tallies[name] = self._tally(name, state["tallies"][name], strip_prefix(tensors, f"tally/{name}/"))
         self.regret, self.seconds = Regret(**state["regret"]), state["seconds"]

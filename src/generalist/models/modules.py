@@ -1,0 +1,157 @@
+"""Parts of a network by the names of its modules: which tensors a pattern means, and how deep they lie."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from fractions import Fraction
+from math import ceil
+
+from torch import nn
+
+from generalist.core.errors import UserError, cut, unknown
+from generalist.core.types import StateTree
+from generalist.models.spec import Classifier
+
+LONGEST_LIST = 300
+EVERYTHING = "*"
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """Modules by name, with `*` and `?` as in a shell: `layer4` is that module, `layer4.*` all that is below it."""
+
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(self.names)
+
+
+@dataclass(frozen=True)
+class LastShare:
+    """The last share of the network's depth, counted in layers that have a weight matrix or kernel."""
+
+    share: Fraction
+
+    def __str__(self) -> str:
+        return f"the last {self.share}"
+
+
+Selection = Patterns | LastShare
+"""What a recipe gives as `trains`."""
+
+
+def tensor_names(model: nn.Module) -> list[str]:
+    """The tensors of a model's state: parameters and persistent buffers, in the order of its modules."""
+    return list(model.state_dict(keep_vars=True))
+
+
+def describe(model: nn.Module, tensors: Collection[str]) -> str:
+    """The modules that these tensors are of, each by the shortest name that covers no other tensor."""
+    chosen = {_own(model, tensor) for tensor in tensors}
+    others = {
+        part
+        for name in tensor_names(model)
+        if _own(model, name) not in chosen
+        for part in _ancestors(_own(model, name))
+    }
+    names = dict.fromkeys(
+        next(part for part in _ancestors(own) if part not in others)
+        for own in sorted(chosen, key=[_own(model, n) for n in tensor_names(model)].index)
+    )
+    return cut(", ".join(names), LONGEST_LIST)
+
+
+def select_tensors(model: nn.Module, selection: Selection) -> frozenset[str]:
+    """The names of the tensors that a selection of modules means.
+
+    Args:
+        model: Any module. Of a `Classifier` the patterns name the modules of its network.
+        selection: `Patterns(("layer4.*", "fc"))`, or `LastShare(Fraction(1, 4))`.
+
+    Returns:
+        Names as in the model's `state_dict`. A pattern that matches nothing is an error.
+    """
+    names = tensor_names(model)
+    if isinstance(selection, LastShare):
+        depths = _layer_numbers(model)
+        first = _layers(model) - max(1, ceil(selection.share * _layers(model)))
+        return frozenset(name for name in names if depths[name] >= first)
+    found = {pattern: {name for name in names if _matches(_own(model, name), pattern)} for pattern in selection.names}
+    for pattern, tensors in found.items():
+        if not tensors:
+            known = dict.fromkeys(part for name in names for part in _ancestors(_own(model, name)))
+            raise unknown("module", pattern, known) if len(known) < LONGEST_LIST else _no_module(pattern, known)
+    return frozenset().union(*found.values())
+
+
+def replace_tensors_(model: nn.Module, shared: StateTree, names: Collection[str]) -> None:
+    """Let the model use tensors that it shares with others. Those that are not in `shared` yet are put there."""
+    for name in names:
+        path, _, key = name.rpartition(".")
+        module = model.get_submodule(path)
+        if key in module._parameters:
+            parameter = module.get_parameter(key)
+            parameter.data = shared.setdefault(name, parameter.data)
+        else:
+            module._buffers[key] = shared.setdefault(name, module.get_buffer(key))
+
+
+def _no_module(pattern: str, known: Sequence[str] | dict[str, None]) -> UserError:
+    listed = cut(", ".join(known), LONGEST_LIST)
+    return UserError(f"unknown module {pattern!r}; known: {listed}")
+
+
+def depths(model: nn.Module) -> dict[str, float]:
+    """How deep each tensor of the state lies: 0 for the first layer with a weight, 1 for the last."""
+    last = max(1, _layers(model) - 1)
+    return {name: min(1.0, number / last) for name, number in _layer_numbers(model).items()}
+
+
+def module_groups(model: nn.Module) -> dict[str, list[str]]:
+    """The tensors by top-level module of the network, in order; a BatchNorm goes with the layer before it.
+
+    Where the network is one module inside another, the first level that has several is taken.
+    """
+    names = {name: _own(model, name) for name in tensor_names(model)}
+    while len({own.split(".")[0] for own in names.values()}) == 1 and all("." in own for own in names.values()):
+        names = {name: own.partition(".")[2] for name, own in names.items()}
+    weighty = {own.split(".")[0] for name, own in names.items() if model.state_dict()[name].dim() > 1}
+    groups: dict[str, list[str]] = {}
+    for name, own in names.items():
+        top = own.split(".")[0]
+        if top not in weighty and groups and top not in groups:
+            top = next(reversed(groups))
+        groups.setdefault(top, []).append(name)
+    return groups
+
+
+def _own(model: nn.Module, tensor: str) -> str:
+    return tensor.removeprefix("network.") if isinstance(model, Classifier) else tensor
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return any(fnmatchcase(part, pattern) for part in _ancestors(name))
+
+
+def _ancestors(name: str) -> Iterator[str]:
+    """ "layer4.0.conv1.weight" → layer4, layer4.0, layer4.0.conv1 and the tensor itself."""
+    parts = name.split(".")
+    return (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+
+
+def _layers(model: nn.Module) -> int:
+    return max(_layer_numbers(model).values(), default=0) + 1
+
+
+def _layer_numbers(model: nn.Module) -> dict[str, int]:
+    """Of each tensor: how many layers with a weight matrix or kernel come before its own, in order of registration."""
+    numbers: dict[str, int] = {}
+    state = model.state_dict(keep_vars=True)
+    seen = -1
+    last_module = None
+    for name, tensor in state.items():
+        module = name.rpartition(".")[0]
+        if tensor.dim() > 1 and module != last_module:
+            seen, last_module = seen + 1, module
+        numbers[name] = max(0, seen)
+    return numbers
