@@ -25,10 +25,12 @@ from generalist import Batch, Learner, Mix, MixPlan, Threat, build_model
 from generalist.attacks.criteria import cross_entropy
 from generalist.attacks.view import attack_view, loss_and_gradient
 from generalist.mixing import REST, Points, Share
+from generalist.models.modules import Patterns, select_tensors
 from generalist.objectives import adversarial, natural
 from generalist.training.precision import cpu_has_fast_bf16, pick_precision
 
 BATCH, STEPS, EPS = 64, 10, Fraction(8, 255)
+LATE = ("layer4.1", "fc")  # what a late natural learner trains
 
 
 def network() -> torch.nn.Module:
@@ -76,18 +78,19 @@ class Ours:
         self.learners = [
             Learner(
                 name,
-                network(),
+                model,
                 partial(adversarial, threat=threats[name], steps=STEPS) if name in threats else natural,
                 optimizer,
                 lr=0.01,
                 schedule=lambda progress: 1.0,
                 precision=precision,
+                trained=select_tensors(model, Patterns(LATE)) if name == "late" else None,
             )
-            for name in names
+            for name, model in ((name, network()) for name in names)
         ]
-        self.trees = {learner.name: learner.mixed for learner in self.learners}
+        self.trees = {learner.name: learner.mixed for learner in self.learners if learner.name != "late"}
         self.mix = Mix(self.learners[0].tree, names)
-        gammas = {"linf": Points((Fraction(0),), (0.5,)), "natural": Share(0.5), "l2": REST}
+        gammas = {"linf": Points((Fraction(0),), (0.5,)), "natural": Share(0.5), "l2": REST, "late": REST}
         single = len(names) == 1
         self.plan = MixPlan({n: REST if single else gammas[n] for n in names}, epochs=120, steps_per_epoch=391)
         x, y = images()
@@ -139,12 +142,15 @@ def main() -> None:
     at32 = Ours(["linf"], torch.float32)
     at_auto = at32 if auto == torch.float32 else Ours(["linf"], auto)
     generalist_t = Ours(["linf", "natural", "l2"], auto)
+    late, late32 = Ours(["late"], auto), Ours(["late"], torch.float32)
     contestants = {
         "textbook AT step": textbook(),
         "our AT step, float32": at32.step,
         "its bare passes, float32": at32.bare_passes,
         "our Generalist-T step": generalist_t.step,
         "its mixing": generalist_t.accumulate,
+        "late natural step": late.train,
+        "late natural step, float32": late32.train,
     }
     if at_auto is not at32:
         contestants |= {"our AT step, auto": at_auto.step, "its bare passes, auto": at_auto.bare_passes}
@@ -156,6 +162,9 @@ def main() -> None:
         "AT step: textbook / ours, float32 (≥ 1.4)": seconds["textbook AT step"] / seconds["our AT step, float32"],
         f"AT step / its bare passes, {best} (≤ 1.05)": step / bare,
         "mixing / Generalist-T step (≤ 0.03)": seconds["its mixing"] / seconds["our Generalist-T step"],
+        f"late natural step / AT step, {best} (≤ 0.05)": seconds["late natural step"] / step,
+        "late natural step / AT step, float32 (≤ 0.05)": seconds["late natural step, float32"]
+        / seconds["our AT step, float32"],
     }
     print(
         f"{platform.machine()}, torch {torch.__version__}, one thread; auto is {auto}, fast bf16: {cpu_has_fast_bf16()}"
