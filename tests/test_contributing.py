@@ -75,7 +75,7 @@ def test_a_package_of_ones_own_needs_no_change_here(folder: Path, tmp_path: Path
     recipe = yaml.safe_load((folder / "runs" / "smoothed" / "recipe.yaml").read_text())
     objective = recipe["learners"]["linf"]["objective"]
     assert (objective["name"], objective["smoothing"], objective["threat"]) == (
-        "mypkg.losses:smoothed", 0.2, "linf:3/10",
+        "mypkg.losses:smoothed", 0.2, "linf:3/20",
     )  # fmt: skip
     record = json.loads((folder / "runs" / "smoothed" / "evaluations" / "global-leaps.json").read_text())
     assert record["stages"]["leap"]["attack"] == "mypkg.attacks:leap"

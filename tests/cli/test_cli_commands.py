@@ -86,7 +86,7 @@ def test_dry_run_tells_the_plan_and_writes_nothing(cli: Cli, tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
     assert plain.code == 0
     assert ESCAPE not in plain.out
-    for text in ("linf:3/10", "1222 train", "24 epochs of 19 steps", "16, 18, 20, 22"):
+    for text in ("linf:3/20", "1222 train", "24 epochs of 19 steps", "16, 18, 20, 22"):
         assert text in plain.out
     assert {name: row["live_epochs"] for name, row in facts["learners"].items()} == {
         "linf": 24, "natural": 8, "l2": 8,
@@ -103,7 +103,7 @@ def test_training_prints_plain_lines_and_a_table(cli: Cli, tmp_path: Path) -> No
     assert [line.split(":")[0] for line in outcome.err.splitlines() if line.startswith("epoch")] == [
         f"epoch {epoch} {model}" for epoch in (1, 2, 3) for model in ("global", "linf")
     ]
-    assert "PGD2 linf:3/10" in outcome.out
+    assert "PGD2 linf:3/20" in outcome.out
     assert "true union" not in outcome.out
     assert "generalist eval 'a folder'" in outcome.out
     again = cli("train", "digits-at", *TINY, "--out", "a folder", "--resume")
@@ -170,10 +170,10 @@ def test_eval_shows_the_cascade_and_intervals(cli: Cli, copied: Path, tmp_path: 
     suite.write_text("attacks: [{attack: pgd, steps: 2, label: PGD2}, {attack: square, queries: 9}]\n")
     outcome = cli("eval", copied, "--n", "20", "--suite", suite, "--global")
     (record,) = cli("eval", copied, "--n", "20", "--suite", suite, "--global", "--json").json.values()
-    after = record["after_stages"]["l2:1/2"]
+    after = record["after_stages"]["l2:1"]
     told = [line for line in outcome.errors if "% robust" in line]
     assert len(told) == 4
-    assert told[2].startswith(f"small-t/global: l2:1/2 3/4 PGD2: {after['PGD2']:.1f} % robust, ")
+    assert told[2].startswith(f"small-t/global: l2:1 3/4 PGD2: {after['PGD2']:.1f} % robust, ")
     low, high = record["interval_95"]["natural"]
     assert f"{record['natural']:.2f} [{low:.1f}–{high:.1f}]" in outcome.out
 
@@ -181,7 +181,7 @@ def test_eval_shows_the_cascade_and_intervals(cli: Cli, copied: Path, tmp_path: 
 def test_eval_progress_stays_off_standard_output(cli: Cli, copied: Path, fast: Path) -> None:
     quiet = cli("eval", copied, "--n", "20", "--suite", fast, "--quiet")
     assert quiet.err == ""
-    assert "fast linf:3/10" in quiet.out
+    assert "fast linf:3/20" in quiet.out
     assert ESCAPE not in quiet.out
 
 

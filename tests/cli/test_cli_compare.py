@@ -240,7 +240,7 @@ def test_what_eval_writes_is_what_compare_reads(cli: Cli, fast: Path, tmp_path: 
     for name in ("fast", fast):
         found = cli("compare", run, "--suite", name, "--json").json
         assert found["images"] == 20
-        assert list(found["runs"][0]["accuracy"])[:2] == ["natural", "fast linf:3/10"]
+        assert list(found["runs"][0]["accuracy"])[:2] == ["natural", "fast linf:3/20"]
         assert found["notes"] == []
     file = run / "models" / "global.safetensors"
     os.utime(file, (2**31, 2**31))

@@ -179,7 +179,7 @@ def test_a_run_folder_of_another_recipe_names_the_field(cli: Cli, copied: Path) 
     changes = [*TINY, "--set", "learners.l2.optimizer.lr=0.5"]
     before = sorted(copied.rglob("*"))
     outcome = cli("train", "digits-generalist-t", *changes, "--out", copied, "--resume")
-    assert_one_clear_line(outcome, str(copied), "learners.l2.optimizer.lr is 0.5 here and 0.05 there", "--out")
+    assert_one_clear_line(outcome, str(copied), "learners.l2.optimizer.lr is 0.5 here and 0.1 there", "--out")
     assert sorted(copied.rglob("*")) == before
 
 

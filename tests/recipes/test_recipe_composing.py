@@ -93,7 +93,7 @@ def test_a_share_replaces_breakpoints_and_back(load: Load) -> None:
 
 def test_a_learner_of_any_name_takes_a_task_template(load: Load) -> None:
     recipe = load("extends: digits-generalist-d-natural\nlearners: {natural: null, second: {task: l2, gamma: rest}}")
-    assert recipe.learners["second"].objective.plain()["threat"] == "l2:1/2"
+    assert recipe.learners["second"].objective.plain()["threat"] == "l2:1"
     assert recipe.learners["second"].gamma == REST
 
 
@@ -130,7 +130,7 @@ def test_merging_leaves_its_arguments_alone() -> None:
         ("data.root=/elsewhere", None),
         ("training.checkpoint_minutes=1", None),
         ("training.epochs=7", "training.epochs is 7 here and 24 there"),
-        ("learners.linf.objective.threat=linf:1/3", "linf:1/3' here and 'linf:3/10' there"),
+        ("learners.linf.objective.threat=linf:1/3", "linf:1/3' here and 'linf:3/20' there"),
     ],
 )
 def test_only_what_decides_results_makes_a_difference(change: str, said: str | None) -> None:

@@ -47,7 +47,7 @@ def learner(*changes):
 
 def test_an_objective_of_ones_own_keeps_the_attack_it_replaces():
     objective = learner("objective.name=own_parts:loss", "objective.weight=3").objective
-    assert objective.plain() == {"name": "own_parts:loss", "threat": "linf:3/10", "steps": 10, "weight": 3.0}
+    assert objective.plain() == {"name": "own_parts:loss", "threat": "linf:3/20", "steps": 10, "weight": 3.0}
     assert learner("objective.name=own_parts:plain").objective.plain() == {"name": "own_parts:plain"}
 
 

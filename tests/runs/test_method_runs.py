@@ -118,7 +118,7 @@ def test_a_learner_that_carries_something_past_a_reset_is_never_idle():
 def test_a_renamed_objective_keeps_its_attack():
     recipe = load_recipe("digits-at", ["learners.linf.objective.name=trades"])
     options = recipe.learners["linf"].objective.options
-    assert (str(options["threat"]), options["steps"], options["beta"]) == ("linf:3/10", 10, 6.0)
+    assert (str(options["threat"]), options["steps"], options["beta"]) == ("linf:3/20", 10, 6.0)
     assert (
         not load_recipe("digits-at", ["learners.linf.objective.name=natural"])
         .learners["linf"]

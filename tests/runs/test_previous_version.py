@@ -26,6 +26,9 @@ SETS = [
     "validation.images=40", "validation.steps=2", "validation.every_epochs=2", "mixing.every_epochs=1",
     "mixing.decay=0.9", "learners.linf.objective.steps=2", "learners.l2.objective.steps=2",
     "learners.linf.optimizer.lr=0.1", "learners.natural.optimizer.lr=0.1", "learners.l2.optimizer.lr=0.1",
+    # the radii that the setting had then
+    "learners.linf.objective.threat=linf:3/10", "learners.l2.objective.threat=l2:1/2",
+    "validation.threats=[linf:3/10, l2:1/2]",
 ]  # fmt: skip
 
 
@@ -48,7 +51,7 @@ def command(*arguments: str) -> str:
 
 
 def recipe() -> generalist.Recipe:
-    """The recipe as this version composes it from the same command."""
+    """The recipe as this version composes it from the same command and the radii of that version."""
     return generalist.load_recipe("digits-generalist-t", SETS)
 
 
