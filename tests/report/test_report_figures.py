@@ -1,5 +1,6 @@
 """The figures of a run: complete, of one look, and nothing cut off."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,15 @@ from PIL import Image
 
 from generalist.report import figures
 from generalist.report.figures import draw_run
+from run_cases import rendered_figures
 
 Drawn = dict[str, Figure]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rendered() -> Iterator[None]:
+    with rendered_figures():
+        yield
 
 
 def journal(
