@@ -21,11 +21,15 @@ def shortened(language: str, text: str, changes: Sequence[str]) -> str:
 
 
 def reader_environment(folder: Path, **more: str) -> dict[str, str]:
-    """What a reader has: the command on the path, put into the folder, and a cache of their own there."""
+    """What a reader has: the command on the path, put into the folder, and a cache of their own there.
+
+    No reader measures coverage, and tests that do run the same lines for less.
+    """
     command = folder / "bin" / "generalist"
     command.parent.mkdir()
     # The installed command does not have the current folder on its path, so this one has not either.
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m generalist "$@"\n')
     command.chmod(0o755)
     path = f"{command.parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "GENERALIST_CACHE": str(folder / "cache"), **more}
+    given = {key: value for key, value in os.environ.items() if not key.startswith("COV")}
+    return {**given, "PATH": path, "GENERALIST_CACHE": str(folder / "cache"), **more}

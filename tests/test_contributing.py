@@ -87,9 +87,8 @@ def test_the_same_in_a_copy_of_this_package(folder: Path, tmp_path: Path) -> Non
     shutil.copytree(PACKAGE, copy / "src" / "generalist", ignore=shutil.ignore_patterns("__pycache__"))
     before = contents(copy)
     environment = reader_environment(tmp_path, PYTHONPATH=str(copy / "src"))
-    unmeasured = {key: value for key, value in environment.items() if not key.startswith("COV")}  # it is a copy
     for task in TASKS:
-        follow(printed(task, HERE), folder, copy, unmeasured)
+        follow(printed(task, HERE), folder, copy, environment)
     after = contents(copy)
     assert {path for path in after if after[path] != before.get(path)} == {
         f"src/generalist/{path}"
