@@ -107,14 +107,25 @@ def forked(function: Callable[[], object]) -> int:
     os._exit(0)
 
 
-def forked_command(arguments: Iterable[str], log: Path, **environment: str) -> int:
+def forked_command(
+    arguments: Iterable[str],
+    log: Path,
+    *,
+    folder: Path | None = None,
+    first: Callable[[], object] | None = None,
+    **environment: str,
+) -> int:
     """`generalist …` in a copy of this process, which has nothing left to import; its process id.
 
-    What it says is added to the log.
+    What it says is added to the log. It runs in the folder, and calls `first` before anything else.
     """
 
     def command() -> None:
         sys.settrace(None)  # a copy's coverage is not kept
+        if folder is not None:
+            os.chdir(folder)
+        if first is not None:
+            first()
         os.environ.update(environment)
         sys.argv = ["generalist", *arguments]
         with log.open("a") as sys.stdout:
@@ -128,6 +139,11 @@ def forked_command(arguments: Iterable[str], log: Path, **environment: str) -> i
                 os._exit(int(stopped.code or 0))
 
     return forked(command)
+
+
+def exit_code(child: int) -> int:
+    """Of a process of ours, once it has ended; minus the signal where one has ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def killed_at(what: str, occasion: int, function: Callable[[], object], *, told: str) -> None:
@@ -174,8 +190,7 @@ def killed_at(what: str, occasion: int, function: Callable[[], object], *, told:
             patch.setattr(os, "replace", replaced)
         function()
 
-    ended = os.waitstatus_to_exitcode(os.waitpid(forked(doomed), 0)[1])
-    assert ended == -signal.SIGKILL, f"not killed in {told}"
+    assert exit_code(forked(doomed)) == -signal.SIGKILL, f"not killed in {told}"
 
 
 def wait_for(path: Path, process: Popen[str], seconds: float = 120) -> None:
