@@ -1,21 +1,27 @@
 """Whole runs made small, and what the tests of runs ask of them."""
 
+import importlib
 import os
 import signal
+import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from safetensors.torch import load_file
 from torch import Tensor
 
 import generalist
+from generalist.cli.main import main
 from generalist.recipes.schema import Recipe
+from generalist.report import figures
 from generalist.report.console import Silent
 from generalist.runs.experiment import Experiment
 from generalist.runs.train import Run
@@ -66,6 +72,14 @@ def fit_quietly(experiment: Experiment, *, events: Quiet | None = None, **change
     return experiment
 
 
+@contextmanager
+def rendered_figures() -> Iterator[None]:
+    """Runs trained within draw their figures to the last pixel."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "Figure", Figure)
+        yield
+
+
 def stopped_after(recipe: Recipe, out: Path, step: int, *, resume: bool = False) -> None:
     """Train until `step`, then stop as by a signal."""
 
@@ -80,6 +94,8 @@ def stopped_after(recipe: Recipe, out: Path, step: int, *, resume: bool = False)
 
 def forked(function: Callable[[], object]) -> int:
     """A copy of this process that calls the function and ends; its process id."""
+    for slow in ("torch._dynamo", "torch.utils.tensorboard"):  # else each copy imports them for itself
+        importlib.import_module(slow)
     child = os.fork()
     if child:
         return child
@@ -89,6 +105,45 @@ def forked(function: Callable[[], object]) -> int:
         traceback.print_exc()
         os._exit(70)
     os._exit(0)
+
+
+def forked_command(
+    arguments: Iterable[str],
+    log: Path,
+    *,
+    folder: Path | None = None,
+    first: Callable[[], object] | None = None,
+    **environment: str,
+) -> int:
+    """`generalist …` in a copy of this process, which has nothing left to import; its process id.
+
+    What it says is added to the log. It runs in the folder, and calls `first` before anything else.
+    """
+
+    def command() -> None:
+        sys.settrace(None)  # a copy's coverage is not kept
+        if folder is not None:
+            os.chdir(folder)
+        if first is not None:
+            first()
+        os.environ.update(environment)
+        sys.argv = ["generalist", *arguments]
+        with log.open("a") as sys.stdout:
+            sys.stderr = sys.stdout
+            for stream in (1, 2):
+                os.dup2(sys.stdout.fileno(), stream)
+            try:
+                main()
+            except SystemExit as stopped:
+                sys.stdout.flush()
+                os._exit(int(stopped.code or 0))
+
+    return forked(command)
+
+
+def exit_code(child: int) -> int:
+    """Of a process of ours, once it has ended; minus the signal where one has ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def killed_at(what: str, occasion: int, function: Callable[[], object], *, told: str) -> None:
@@ -135,8 +190,7 @@ def killed_at(what: str, occasion: int, function: Callable[[], object], *, told:
             patch.setattr(os, "replace", replaced)
         function()
 
-    ended = os.waitstatus_to_exitcode(os.waitpid(forked(doomed), 0)[1])
-    assert ended == -signal.SIGKILL, f"not killed in {told}"
+    assert exit_code(forked(doomed)) == -signal.SIGKILL, f"not killed in {told}"
 
 
 def wait_for(path: Path, process: Popen[str], seconds: float = 120) -> None:

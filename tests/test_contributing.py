@@ -7,15 +7,14 @@ are Python blocks without a file. Training is cut to one epoch of a few images.
 import json
 import re
 import shutil
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
 import generalist
-from printed import blocks, reader_environment, shortened
+from printed import blocks, reader_environment, run_block, run_block_forked, shortened
 
 TEXT = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
 PACKAGE = Path(generalist.__file__).parent
@@ -32,7 +31,14 @@ def printed(task: str, way: str | None = None) -> list[tuple[str, str]]:
     return blocks(section)
 
 
-def follow(found: list[tuple[str, str]], folder: Path, source: Path, environment: dict[str, str]) -> None:
+def follow(
+    found: list[tuple[str, str]],
+    folder: Path,
+    source: Path,
+    environment: dict[str, str],
+    *,
+    run: Callable[..., None] = run_block,
+) -> None:
     """Do what the blocks say: files below src/ are those of `source`, others those of the folder."""
     for language, text in found:
         first, _, rest = text.partition("\n")
@@ -43,13 +49,9 @@ def follow(found: list[tuple[str, str]], folder: Path, source: Path, environment
             assert path.exists() == bool(named[2]) or language == "yaml", path
             path.write_text((path.read_text() if named[2] else "") + rest)
             continue
-        command = {"bash": ["bash", "-euc"], "python": [sys.executable, "-c"]}[language]
         text = text.replace("overrides=changes", f"overrides=[*changes, *{SHORT}]")
         text = shortened(language, text, SHORT) if language == "bash" else text
-        done = subprocess.run(
-            [*command, text], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
-        )
-        assert done.returncode == 0, f"{text}\n{done.stderr}"
+        run(language, text, folder=folder, environment=environment)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -67,7 +69,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_package_of_ones_own_needs_no_change_here(folder: Path, tmp_path: Path) -> None:
     before, environment = contents(PACKAGE), reader_environment(tmp_path)
     for task in TASKS:
-        follow(printed(task, OWN), folder, tmp_path / "nowhere", environment)
+        follow(printed(task, OWN), folder, tmp_path / "nowhere", environment, run=run_block_forked)
     follow(printed("From Python"), folder, tmp_path / "nowhere", environment)
     assert contents(PACKAGE) == before
     runs = {path.name for path in (folder / "runs").iterdir()}
@@ -87,9 +89,8 @@ def test_the_same_in_a_copy_of_this_package(folder: Path, tmp_path: Path) -> Non
     shutil.copytree(PACKAGE, copy / "src" / "generalist", ignore=shutil.ignore_patterns("__pycache__"))
     before = contents(copy)
     environment = reader_environment(tmp_path, PYTHONPATH=str(copy / "src"))
-    unmeasured = {key: value for key, value in environment.items() if not key.startswith("COV")}  # it is a copy
     for task in TASKS:
-        follow(printed(task, HERE), folder, copy, unmeasured)
+        follow(printed(task, HERE), folder, copy, environment)
     after = contents(copy)
     assert {path for path in after if after[path] != before.get(path)} == {
         f"src/generalist/{path}"

@@ -5,8 +5,6 @@ cut to two epochs of 200 images and a narrow network. Files that a reader is sai
 made here.
 """
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import torch
 
 import generalist
 from generalist.recipes.catalogue import load_recipe
-from printed import blocks, reader_environment, shortened
+from printed import blocks, reader_environment, run_block_forked, shortened
 
 README = Path(__file__).parents[1] / "README.md"
 SHORT = ["training.epochs=2", "data.limit=200", "model.width=8"]
@@ -50,12 +48,7 @@ def test_everything_printed_runs_in_order(folder: Path, tmp_path: Path) -> None:
             (folder / "printed.yaml").write_text(text)
             assert load_recipe(folder / "printed.yaml", method="at").name.endswith("-at")
             continue
-        command = {"bash": ["bash", "-euc"], "python": [sys.executable, "-c"]}[language]
-        text = shortened(language, text, SHORT)
-        done = subprocess.run(
-            [*command, text], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
-        )
-        assert done.returncode == 0, f"{text}\n{done.stderr}"
+        run_block_forked(language, shortened(language, text, SHORT), folder=folder, environment=environment)
     assert (folder / "trade-off.png").is_file()
     assert (folder / "record.json").is_file()
     assert len(list((folder / "runs").iterdir())) == 3

@@ -56,7 +56,8 @@ def theirs(model, threat, *, loss, seed=0, **options):
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("threat", THREATS, ids=str)
 def test_as_strong_as_the_authors_own(threat, loss, monkeypatch):
-    """The same images, budget and starts; eight of them in ℓ1, where a start is worth two points.
+    """The same images, budget and starts; eight of them in ℓ1, where a start is worth two points (targeted: three,
+    for ours is six points ahead there).
 
     Theirs compares the first loss with zero, not with that of the start. So budgets of a few steps, where each window
     is one step, begin with another step size in ℓ∞ and ℓ2: 20 steps do not.
@@ -64,7 +65,7 @@ def test_as_strong_as_the_authors_own(threat, loss, monkeypatch):
     few = loss == "targeted" and threat.norm == "l1"
     model, x, y = robust_digits(threat.norm).first(512 if few or loss != "targeted" else 256)
     steps = 8 if few else 20 if loss == "targeted" else 30
-    seeds = range(8 if threat.norm == "l1" else 1)
+    seeds = range(3 if few else 8 if threat.norm == "l1" else 1)
     module, scores = importlib.import_module("generalist.attacks.apgd"), []
     for seed in seeds:
         monkeypatch.setattr(module, "_start", lambda ball, x, _, seed=seed: start(ball, x, seed))

@@ -17,30 +17,61 @@ from oracles import natural_digits, robust_digits
 CASES = [Threat.parse("linf:3/20"), Threat.parse("l2:3/4")]  # the radii the models were trained at
 
 
-def theirs(model, x, y, threat, queries):
-    """Whether each image survives the authors' standard version, with so many queries of Square."""
+FULL = {
+    "APGD_ce": {"steps": 100, "restarts": 1},
+    "APGD_t": {"steps": 100, "restarts": 1, "targets": 9},
+    "FAB_t": {"steps": 100, "restarts": 1, "targets": 9},
+    "Square": {"queries": 5000, "restarts": 1},
+}
+SHORT = {"APGD_ce": {"steps": 100}, "APGD_t": {"steps": 30}, "FAB_t": {"steps": 25}, "Square": {"queries": 300}}
+ATTRIBUTES = {"APGD_ce": "apgd", "APGD_t": "apgd_targeted", "FAB_t": "fab", "Square": "square"}  # where theirs has them
+FIELDS = {"steps": "n_iter", "restarts": "n_restarts", "targets": "n_target_classes", "queries": "n_queries"}
+
+
+def authors(model, threat):
+    """The authors' standard version."""
     package = pytest.importorskip("pyautoattack")
     norm = {"linf": "Linf", "l2": "L2"}[threat.norm]
+    attack = package.AutoAttack(model, norm=norm, eps=threat.radius, version="standard", device="cpu", seed=0)
+    attack.verbose = False
+    return attack
+
+
+def theirs(model, x, y, threat, budgets):
+    """Whether each image survives the authors' standard version with these budgets."""
     with contextlib.redirect_stdout(io.StringIO()), torch.random.fork_rng():
-        attack = package.AutoAttack(model, norm=norm, eps=threat.radius, version="standard", device="cpu", seed=0)
-        attack.verbose, attack.square.n_queries = False, queries
+        attack = authors(model, threat)
+        for label, budget in budgets.items():
+            for field, value in budget.items():
+                setattr(getattr(attack, ATTRIBUTES[label]), FIELDS[field], value)
         tracer = sys.gettrace()
         x_adv = attack.run_standard_evaluation(x, y, batch_size=len(x))[0]
         sys.settrace(tracer)  # it leaves none behind, and line coverage is one
     return ~misclassified(model, x_adv, y)
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("images", "queries"), [(100, 1000), pytest.param(500, 5000, marks=LONG)])
 @pytest.mark.parametrize("threat", CASES, ids=str)
-def test_verdicts_agree_with_the_authors_own(threat, images, queries, monkeypatch):
-    name, attack = STANDARD["Square"]
-    assert signature(attack).parameters["queries"].default == 5000
-    monkeypatch.setitem(STANDARD, "Square", (name, partial(attack, queries=queries)))
+def test_the_budgets_are_the_authors_own(threat):
+    attack = authors(robust_digits(threat.norm).model, threat)
+    assert list(STANDARD) == list(FULL)
+    for label, (_, ours) in STANDARD.items():
+        usual = {field: signature(ours).parameters[field].default for field in FULL[label]}
+        assert usual == FULL[label]
+        assert usual == {field: getattr(getattr(attack, ATTRIBUTES[label]), FIELDS[field]) for field in usual}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("images", "budgets"), [(100, SHORT), pytest.param(500, FULL, marks=LONG)], ids=["short", "full"]
+)
+@pytest.mark.parametrize("threat", CASES, ids=str)
+def test_verdicts_agree_with_the_authors_own(threat, images, budgets, monkeypatch):
+    for label, (name, attack) in STANDARD.items():
+        monkeypatch.setitem(STANDARD, label, (name, partial(attack, **budgets[label])))
     model, x, y = robust_digits(threat.norm).first(images)
     x_adv = autoattack(model, x, y, threat=threat)
     ours = ~misclassified(model, x_adv, y)
-    reference = theirs(model, x, y, threat, queries)
+    reference = theirs(model, x, y, threat, budgets)
     assert 0.2 < reference.float().mean() < 0.8, "too easy to tell two attacks apart"
     assert (ours == reference).float().mean() >= 0.99
     assert 100 * (ours.float().mean() - reference.float().mean()) <= 0.5

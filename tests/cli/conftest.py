@@ -13,6 +13,7 @@ from cli_cases import SMALL, Cli, Outcome
 from generalist.cli.main import main
 from generalist.runs.folder import Run
 from generalist.runs.train import train
+from run_cases import rendered_figures
 
 
 @pytest.fixture
@@ -34,7 +35,8 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A finished Generalist-T run; not to be written to."""
-    return train("digits-generalist-t", overrides=list(SMALL), out=tmp_path_factory.mktemp("runs") / "small-t")
+    with rendered_figures():
+        return train("digits-generalist-t", overrides=list(SMALL), out=tmp_path_factory.mktemp("runs") / "small-t")
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +19,7 @@ from generalist.recipes.schema import parse_recipe
 from generalist.recipes.shipped import recipe_names, recipe_parts
 from generalist.runs import doctor
 from generalist.runs.folder import Run
+from run_cases import exit_code, forked_command
 
 ESCAPE = "\x1b"
 
@@ -205,15 +204,14 @@ def test_doctor(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_signal_ends_after_a_whole_step_and_tells_how_to_go_on(tmp_path: Path) -> None:
     changes = [*TINY, "--set", "training.epochs=10000"]
-    command = [sys.executable, "-m", "generalist", "train", "digits-nt", *changes, "--out", "my run"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ})
-    journal = tmp_path / "my run" / "metrics.jsonl"
+    journal, log = tmp_path / "my run" / "metrics.jsonl", tmp_path / "log"
+    child = forked_command(["train", "digits-nt", *changes, "--out", "my run"], log, folder=tmp_path)
     deadline = time.monotonic() + 60
-    while process.poll() is None and time.monotonic() < deadline and not (journal.exists() and journal.read_text()):
+    while time.monotonic() < deadline and not (journal.exists() and journal.read_text()):
         time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM
+    os.kill(child, signal.SIGTERM)
+    assert exit_code(child) == 128 + signal.SIGTERM
+    said = log.read_text()
     last = said.splitlines()[-1]
     assert "Traceback" not in said
     assert "nothing is lost" in last

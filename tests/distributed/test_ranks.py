@@ -1,4 +1,8 @@
-"""Real processes started by torchrun: the same models as from one, whatever the number, and whoever dies."""
+"""Several processes: the same models as from one, whatever the number, and whoever dies.
+
+`make ranks` starts all of them by torchrun. `make test` does so where a process dies, and forks the others: each is a
+process with an environment as torchrun gives it, but need not import torch once more.
+"""
 
 import json
 import os
@@ -7,16 +11,18 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file
 
 import generalist
 from generalist.training.scaling import Job, Machines, epoch
 from long_tests import ALL, LONG
-from run_cases import different_models, wait_for
+from run_cases import different_models, forked_command, wait_for
 
 HERE = Path(__file__).parent
 SOURCE = Path(generalist.__file__).parents[1]  # so that the processes run the code that is tested
@@ -36,13 +42,20 @@ def recipe_of(name, *more):
 D, T = "digits-generalist-d-norms", "digits-generalist-t"
 
 
-def command(count, name, sets, out, *more, torchrun=(), module="generalist"):
+def inner(name, sets, out, *more):
     options = [part for override in sets for part in ("--set", override)]
-    inner = [module, "train", name, *options, "--out", str(out), "--quiet", *more]
+    return ["train", name, *options, "--out", str(out), "--quiet", *more]
+
+
+def launched(count, module, arguments, *torchrun):
     if count == 1:
-        return [sys.executable, "-m", *inner]
+        return [sys.executable, "-m", module, *arguments]
     launch = ["--nproc-per-node", str(count), "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
-    return [sys.executable, "-m", "torch.distributed.run", *launch, *torchrun, "-m", *inner]
+    return [sys.executable, "-m", "torch.distributed.run", *launch, *torchrun, "-m", module, *arguments]
+
+
+def command(count, name, sets, out, *more, torchrun=(), module="generalist"):
+    return launched(count, module, inner(name, sets, out, *more), *torchrun)
 
 
 def environment(**more):
@@ -50,12 +63,55 @@ def environment(**more):
     return {key: value for key, value in found.items() if not key.startswith(("COV_", "PYTEST_"))}
 
 
-def run(count, name, sets, out, *more, torchrun=()):
-    done = subprocess.run(
-        command(count, name, sets, out, *more, torchrun=torchrun),
-        capture_output=True, text=True, timeout=240, env=environment(), check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
+class Forked:
+    """The command line in so many copies of this process, which find each other as those of torchrun do."""
+
+    def __init__(self, count, arguments, log):
+        self.log, self.store = log, dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+        shared = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(self.store.port), "WORLD_SIZE": str(count),
+                  "LOCAL_WORLD_SIZE": str(count), "TORCHELASTIC_USE_AGENT_STORE": "True"}  # fmt: skip
+        ranks = [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+        self.alive = {forked_command(arguments, log, **(rank if count > 1 else {})) for rank in ranks}
+
+    def poll(self):
+        """None while all of them run."""
+        for child in self.alive:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                self.alive.remove(child)
+                return os.waitstatus_to_exitcode(status)
+        return None
+
+    def wait(self):
+        """Until all have ended well; the first that does not ends the others."""
+        try:
+            while self.alive:
+                code = self.poll()
+                assert not code, self.log.read_text()[-3000:]
+                time.sleep(0.01)
+        finally:
+            self.kill()
+
+    def kill(self):
+        for child in self.alive:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        self.alive = set()
+
+    def communicate(self):
+        """As a process does: what was written to standard output and error."""
+        return "", self.log.read_text()
+
+
+def run(count, name, sets, out, *more):
+    if ALL:
+        done = subprocess.run(
+            command(count, name, sets, out, *more),
+            capture_output=True, text=True, timeout=240, env=environment(), check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+    else:
+        Forked(count, inner(name, sets, out, *more), out.with_suffix(".log")).wait()
     return out
 
 
@@ -140,13 +196,21 @@ def test_a_learner_that_was_idle_in_between_has_its_share(plan, tmp_path):
 
 def test_saved_with_three_resumed_with_any_number(serial, tmp_path):
     name, sets = recipe_of(T, *PLAIN)
-    process = subprocess.Popen(
-        command(3, name, sets, tmp_path / "run"),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True,
-    )  # fmt: skip
-    wait_for(tmp_path / "run" / "checkpoints" / "*00000012.json", process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    checkpoint = tmp_path / "run" / "checkpoints" / "*00000012.json"
+    if ALL:
+        process = subprocess.Popen(
+            command(3, name, sets, tmp_path / "run"),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True,
+        )  # fmt: skip
+        wait_for(checkpoint, process)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    else:
+        forks = Forked(3, inner(name, sets, tmp_path / "run"), tmp_path / "log")
+        try:
+            wait_for(checkpoint, forks)
+        finally:
+            forks.kill()
     for count in (1, 2, 6) if ALL else (2,):
         copy = tmp_path / f"with-{count}"
         subprocess.run(["cp", "-r", str(tmp_path / "run"), str(copy)], check=True)
@@ -252,15 +316,16 @@ def test_evaluation_is_shared_and_its_verdicts_are_the_same(serial, tmp_path):
     for count in (1, 3):
         copy = tmp_path / f"by-{count}"
         subprocess.run(["cp", "-r", str(run_folder), str(copy)], check=True)
-        inner = ["generalist", "eval", str(copy), "--suite", str(suite), "--images", "60", "--global", "--quiet"]
-        inner += ["--json", str(tmp_path / f"{count}.json"), "--save-adv", str(tmp_path / f"{count}.npz")]
-        launch = ["torch.distributed.run", "--nproc-per-node", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint",
-                  "localhost:0", "-m"] if count > 1 else []  # fmt: skip
-        done = subprocess.run(
-            [sys.executable, "-m", *launch, *inner], capture_output=True, text=True, timeout=240, env=environment(),
-            check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-3000:]
+        arguments = ["eval", str(copy), "--suite", str(suite), "--images", "60", "--global", "--quiet"]
+        arguments += ["--json", str(tmp_path / f"{count}.json"), "--save-adv", str(tmp_path / f"{count}.npz")]
+        if ALL:
+            done = subprocess.run(
+                launched(count, "generalist", arguments), capture_output=True, text=True, timeout=240,
+                env=environment(), check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr[-3000:]
+        else:
+            Forked(count, arguments, copy.with_suffix(".log")).wait()
         (record,) = json.loads((tmp_path / f"{count}.json").read_text()).values()
         records.append(record)
     for field in ("accuracy", "per_image", "examples", "natural", "red_flags"):

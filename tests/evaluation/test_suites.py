@@ -20,6 +20,7 @@ from generalist.attacks import counted_passes, misclassified
 from generalist.data import ArraySplit
 from generalist.evaluation import Suite, Verdicts, evaluate_suite, model_hash, verdict_key
 from generalist.evaluation.attacked import attack_suite
+from run_cases import exit_code, forked_command
 
 LINF, L2 = Threat.parse("linf:1/10"), Threat.parse("l2:2/5")
 
@@ -184,11 +185,11 @@ def test_code_that_was_changed_between_two_processes_is_noticed(tmp_path):
         source = FOREIGN.replace("x.flatten(1)", f"{factor} * x.flatten(1)")
         assert str(factor) in source
         (tmp_path / "theirs.py").write_text(source)
-        base = [sys.executable, "-B", "-m", "generalist", "eval", "--model", "theirs:Net", "--weights", "theirs.pt"]
-        more = ["--data", "digits", "--threat", "linf:1/20", "--suite", "cut.yaml", "--json", "-"]
-        done = subprocess.run([*base, *more], cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        (record,) = json.loads(done.stdout).values()
+        given = ["eval", "--model", "theirs:Net", "--weights", "theirs.pt", "--data", "digits"]
+        more = ["--threat", "linf:1/20", "--suite", "cut.yaml", "--json", "record.json"]
+        child = forked_command([*given, *more], tmp_path / "log", folder=tmp_path, **environment(tmp_path))
+        assert exit_code(child) == 0, (tmp_path / "log").read_text()
+        (record,) = json.loads((tmp_path / "record.json").read_text()).values()
         found.append(record["accuracy"]["linf:1/20"]["cut"])
     assert found[0] > found[1] + 10
 
@@ -377,19 +378,23 @@ def foreign(tmp_path):
     return tmp_path
 
 
-def command(folder, *more):
-    base = [sys.executable, "-m", "generalist", "eval", "--model", "theirs:Net", "--weights", "theirs.pt"]
+def arguments(*more):
+    base = ["eval", "--model", "theirs:Net", "--weights", "theirs.pt"]
     return [*base, "--data", "theirs.npz", "--threat", "linf:1/20", "--threat", "l2:1/4", *more]
 
 
 def environment(folder):
-    return {**os.environ, "GENERALIST_CACHE": str(folder / "cache")}
+    return {"GENERALIST_CACHE": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def test_anybodys_model_is_attacked_from_the_command_line(foreign):
-    more = ("--suite", "quick", "--save-adv", "adv.npz", "--json", "record.json")
+    given = arguments("--suite", "quick", "--save-adv", "adv.npz", "--json", "record.json")
     done = subprocess.run(
-        command(foreign, *more), cwd=foreign, env=environment(foreign), capture_output=True, text=True
+        [sys.executable, "-m", "generalist", *given],
+        cwd=foreign,
+        env={**os.environ, **environment(foreign)},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     assert "theirs:Net" in done.stdout
@@ -405,25 +410,25 @@ def test_killed_and_run_again_it_goes_on(foreign):
     (foreign / "mine.yaml").write_text(
         "attacks: [{attack: apgd-ce, steps: 9}, {attack: fab-t, steps: 9, targets: 2}, {attack: square, queries: 99}]"
     )
-    more = ("--suite", "mine.yaml", "--batch-size", "12", "--json")
-    reference = subprocess.run(
-        command(foreign, *more), cwd=foreign, env=environment(foreign), capture_output=True, text=True
-    )
-    cache = foreign / "cache"
+    log, cache = foreign / "log", foreign / "cache"
+
+    def start(name):
+        given = arguments("--suite", "mine.yaml", "--batch-size", "12", "--json", f"{name}.json")
+        return forked_command(given, log, folder=foreign, **environment(foreign))
+
+    assert exit_code(start("reference")) == 0, log.read_text()
     for path in cache.glob("*"):
         path.unlink()
-    process = subprocess.Popen(command(foreign, *more), cwd=foreign, env=environment(foreign), stdout=subprocess.PIPE)
-    deadline = time.monotonic() + 60
-    while not any(path.stat().st_size for path in cache.glob("*.jsonl")) and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    child, deadline = start("killed"), time.monotonic() + 60
+    while not any(path.stat().st_size for path in cache.glob("*.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    os.kill(child, signal.SIGKILL)
+    assert exit_code(child) == -signal.SIGKILL, "ended before it was killed"
     rows = sum(len(path.read_text().splitlines()) for path in cache.glob("*.jsonl"))
-    again = subprocess.run(
-        command(foreign, *more), cwd=foreign, env=environment(foreign), capture_output=True, text=True
+    assert exit_code(start("again")) == 0, log.read_text()
+    (ours,), (theirs,) = (
+        json.loads((foreign / f"{name}.json").read_text()).values() for name in ("again", "reference")
     )
-    (ours,), (theirs,) = (json.loads(done.stdout).values() for done in (again, reference))
     assert rows > 0
     assert ours["per_image"] == theirs["per_image"]
     assert ours["accuracy"] == theirs["accuracy"]

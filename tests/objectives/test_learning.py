@@ -11,6 +11,7 @@ from generalist.runs.experiment import build
 from long_tests import LONG
 from run_cases import fit_quietly
 
+pytestmark = pytest.mark.no_cover  # tracing costs a tenth, for lines that tests of a few steps run too
 THREAT = Threat.parse("linf:3/20")
 NATURAL = ("natural", "corrupted")
 
@@ -55,7 +56,9 @@ def robust_accuracy(experiment):
 
 
 METHODS = sorted(name.removeprefix("digits-") for name in recipe_names() if name.startswith("digits-"))
-SELDOM = ("generalist-7", "generalist-10", "trades-1", "trades-awp", "score-pgd")  # the same code once more
+SELDOM = (  # the same code once more
+    "generalist-d-norms", "generalist-5", "generalist-7", "generalist-10", "trades-1", "trades-awp", "score-pgd",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The shipped recipes: complete, composed, and with the settings that the papers print."""
 
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,9 @@ import yaml
 
 import generalist
 from generalist.core.schedules import SCHEDULES
-from generalist.recipes.catalogue import load_recipe
+from generalist.recipes import catalogue
 from generalist.recipes.cost import cost_in_at
-from generalist.recipes.schema import LearnerSection, parse_recipe
+from generalist.recipes.schema import LearnerSection, Recipe, parse_recipe
 from generalist.recipes.shipped import recipe_names
 from generalist.runs.experiment import build_plan
 
@@ -29,6 +30,14 @@ CODE = ("generalist-d-natural-code", "generalist-d-norms-code", "generalist-t-co
 CIFAR = ("cifar10-resnet18", "cifar10-wrn32-10", "cifar100-resnet18", "cifar100-wrn32-10")
 IMAGENET = ("imagenet-resnet50", "imagenet-wrn50-2")
 STEPS = 391
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same, far faster
+pytestmark = pytest.mark.no_cover  # hundreds of recipes run the same lines, and tracing doubles their time
+
+
+@cache
+def load_recipe(name: str) -> Recipe:
+    """Each of them is asked for by several tests."""
+    return catalogue.load_recipe(name)
 
 
 def learners(name: str) -> dict[str, LearnerSection]:
@@ -69,7 +78,7 @@ def test_it_survives_being_written_and_its_weights_sum_to_one(name: str) -> None
     recipe = load_recipe(name)
     assert recipe.name == name
     assert recipe.description == recipe_names()[name]
-    assert parse_recipe(yaml.safe_load(recipe.to_yaml())) == recipe
+    assert parse_recipe(yaml.load(recipe.to_yaml(), LOADER)) == recipe
     plan = build_plan(recipe, STEPS)
     for step in [*range(0, plan.steps, 997), plan.steps - 1]:
         weights = plan.weights(step)

@@ -1,5 +1,6 @@
 """The figures of a run: complete, of one look, and nothing cut off."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,16 @@ from PIL import Image
 
 from generalist.report import figures
 from generalist.report.figures import draw_run
+from run_cases import rendered_figures
 
 Drawn = dict[str, Figure]
+
+
+@pytest.fixture
+def rendered() -> Iterator[None]:
+    """Given before `drawn`."""
+    with rendered_figures():
+        yield
 
 
 def journal(
@@ -54,7 +63,7 @@ def journal(
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
     """The figures by file name, as they were saved."""
     saved: Drawn = {}
-    save = Figure.savefig
+    save = figures.Figure.savefig
 
     def keep(self: Figure, path: Path, **options: Any) -> None:
         save(self, path, **options)
@@ -68,7 +77,7 @@ def lines(axis: Axes) -> dict[str, Any]:
     return {str(line.get_label()): line for line in axis.get_lines()}
 
 
-def test_one_learner(tmp_path: Path, drawn: Drawn) -> None:
+def test_one_learner(tmp_path: Path, rendered: None, drawn: Drawn) -> None:
     paths = draw_run(
         journal(["linf"], epochs=10, live_from={}), tmp_path / "figures", title="digits-at", select="validation"
     )
@@ -106,7 +115,7 @@ def test_equal_weights_can_be_told_apart(tmp_path: Path, drawn: Drawn) -> None:
     assert widths == sorted(set(widths), reverse=True)
 
 
-def test_nothing_is_cut_off_or_on_top_of_another(tmp_path: Path, drawn: Drawn) -> None:
+def test_nothing_is_cut_off_or_on_top_of_another(tmp_path: Path, rendered: None, drawn: Drawn) -> None:
     rows = journal(["linf", "natural", "l2"], epochs=60, live_from={"natural": 41})
     draw_run(rows, tmp_path, title="cifar100-wrn32-10-generalist-d-natural", select="validation")
     for name, figure in drawn.items():

@@ -7,14 +7,12 @@ import json
 import os
 import random
 import signal
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from generalist.cli.main import main
-from run_cases import T_MODELS, different_models
+from run_cases import T_MODELS, different_models, forked_command
 
 KILLS = int(os.environ.get("GENERALIST_KILLS", "6"))
 SETS = ("data.limit=160", "model.width=4", "training.batch_size=32", "training.epochs=6", "mixing.every_epochs=1",
@@ -28,19 +26,7 @@ attacks: [{attack: apgd-ce, steps: 30}, {attack: fab-t, steps: 20, targets: 2}, 
 
 def attempt(arguments: list[str], log: Path, *, kill_after: float | None) -> bool:
     """The command line in a forked process. Whether it came to its end before it was killed."""
-    child = os.fork()
-    if child == 0:
-        with log.open("ab") as file:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
-            sys.argv = ["generalist", *arguments]
-            code = 70
-            try:
-                main()
-            except SystemExit as stopped:
-                code = int(stopped.code or 0)
-            finally:
-                os._exit(code)
+    child = forked_command(arguments, log)
     deadline = float("inf") if kill_after is None else time.monotonic() + kill_after
     while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
         if time.monotonic() > deadline:

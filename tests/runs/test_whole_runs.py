@@ -2,9 +2,11 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -18,8 +20,10 @@ from generalist.runs.experiment import build
 from run_cases import (
     Quiet,
     different_models,
+    exit_code,
     fit_quietly,
     forked,
+    forked_command,
     killed_at,
     same,
     stopped_after,
@@ -118,26 +122,34 @@ def signalled(*args, **options):
         os.kill(os.getpid(), int(os.environ["SIGNAL"]))
     return step(*args, **options)
 Learner.step = signalled
-from generalist.__main__ import main
-main()
 """
+MAIN = "from generalist.__main__ import main\nmain()\n"
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(undisturbed, tmp_path, monkeypatch, signum, code):
-    out = tmp_path / "stopped"
-    monkeypatch.setenv("SIGNAL", str(int(signum)))
-    done = python(SIGNALLED, *arguments(out))
-    assert done.returncode == code, done.stderr
-    assert "--resume" in done.stderr
-    assert "Traceback" not in done.stderr
+def stopped_well(out, said):
+    assert "--resume" in said
+    assert "Traceback" not in said
     assert not (out / "summary.json").exists()
     assert (out / "checkpoints" / "step-000000007.json").is_file()
-    if signum == signal.SIGINT:
-        return
-    again = done.stderr.split("go on with: ")[1].split()
-    subprocess.run([sys.executable, "-m", *again], check=True, capture_output=True)
+
+
+def test_a_signal_finishes_the_step_saves_and_says_how_to_go_on(undisturbed, tmp_path, monkeypatch):
+    out, log = tmp_path / "stopped", tmp_path / "log"
+    monkeypatch.setenv("SIGNAL", str(int(signal.SIGTERM)))
+    done = python(SIGNALLED + MAIN, *arguments(out))
+    assert done.returncode == 143, done.stderr
+    stopped_well(out, done.stderr)
+    program, *again = done.stderr.split("go on with: ")[1].split()
+    assert program == "generalist"
+    assert exit_code(forked_command(again, log)) == 0, log.read_text()
     assert same(weights(undisturbed), weights(out))
+
+
+def test_so_does_an_interrupt(tmp_path):
+    out, log = tmp_path / "stopped", tmp_path / "log"
+    child = forked_command(arguments(out)[1:], log, first=lambda: exec(SIGNALLED, {}), SIGNAL=str(int(signal.SIGINT)))
+    assert exit_code(child) == 130, log.read_text()
+    stopped_well(out, log.read_text())
 
 
 def test_a_second_process_on_the_same_folder_is_refused(tmp_path):
@@ -189,16 +201,11 @@ def test_a_full_disk_leaves_the_last_good_checkpoint_whole(undisturbed, tmp_path
     stopped_after(tiny(), out, step=7)
     before = {path.name: path.read_bytes() for path in (out / "checkpoints").iterdir()}
     size = max(len(content) for content in before.values())
-    limited = """
-import resource
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop()),) * 2)
-from generalist.__main__ import main
-main()
-"""
-    result = python(limited, *arguments(out, "--resume"), str(size // 2))
-    assert result.returncode == 1, result.stderr
-    assert "could not write" in result.stderr
-    assert "Traceback" not in result.stderr
+    log, most = tmp_path / "log", (size // 2, size // 2)
+    full = partial(resource.setrlimit, resource.RLIMIT_FSIZE, most)
+    assert exit_code(forked_command(arguments(out, "--resume")[1:], log, first=full)) == 1, log.read_text()
+    assert "could not write" in log.read_text()
+    assert "Traceback" not in log.read_text()
     assert {path.name: path.read_bytes() for path in (out / "checkpoints").iterdir()} == before
     generalist.train(tiny(), out=out, resume=True)
     assert same(weights(undisturbed.folder), weights(out))
