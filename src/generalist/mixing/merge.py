@@ -44,6 +44,11 @@ class MergeWeights:
             if list(weights) != list(self.each):
                 raise UserError(f"module {name!r} has weights of {', '.join(weights)}, not of {', '.join(self.each)}")
 
+    def __str__(self) -> str:
+        """0.7 linf + 0.3 natural; fc: 0.2 linf + 0.8 natural"""
+        own = [f"{module}: {_sum_text(weights)}" for module, weights in self.modules.items()]
+        return "; ".join([_sum_text(self.each), *own])
+
     def of(self, module: str) -> Mapping[str, float]:
         """The weights of a module."""
         return self.modules.get(module, self.each)
@@ -73,6 +78,11 @@ class MergeWeights:
         base = next(iter(self.each))
         shares = [sum(abs(w) for name, w in self.of(module).items() if name != base) for module in modules or [""]]
         return sum(shares) / len(shares)
+
+
+def _sum_text(weights: Mapping[str, float]) -> str:
+    terms = [f"{weight:.3g} {name}".replace("-", "−", weight < 0) for name, weight in weights.items() if weight != 0]
+    return " + ".join(terms).replace("+ −", "− ")
 
 
 def completed(weights: Mapping[str, float], endpoints: Sequence[str]) -> dict[str, float]:
