@@ -29,7 +29,7 @@ def dial_command(
     ] = "",
     beyond: Annotated[
         str,
-        typer.Option(metavar="X", help="How far from the base: 1 is up to the other models, 1.5 half as far again."),
+        typer.Option(metavar="X", help="How far from the base: 1 is to the other models, 1.5 half as far again."),
     ] = "1",
     points: Annotated[
         int, typer.Option(min=1, max=MOST_POINTS, help="Mixtures to evaluate at the most, the models themselves too.")
@@ -41,6 +41,9 @@ def dial_command(
         int, typer.Option("--images", "--n", min=1, max=MOST_IMAGES, help="The first so many validation images.")
     ] = 1000,
     attack: Annotated[str, typer.Option(metavar="pgd20|quick", help="Or any other suite.")] = "pgd20",
+    batchnorm: Annotated[
+        str, typer.Option(metavar="INPUTS", help="BatchNorm is measured on: clean,linf,l2 (clean and all threats).")
+    ] = "",
     natural_at_least: Annotated[float | None, typer.Option(metavar="PERCENT", help="Choose a point like this.")] = None,
     linf_at_least: Annotated[float | None, typer.Option(metavar="PERCENT", help="Under the first ℓ∞ threat.")] = None,
     l2_at_least: Annotated[float | None, typer.Option(metavar="PERCENT", help="Under the first ℓ2 threat.")] = None,
@@ -87,7 +90,7 @@ def dial_command(
     try:
         found = dial(
             runs, between=between, beyond=beyond, points=points, by=cast(Any, by), images=images, attack=attack,
-            seed=seed, root=root, download=download, reporter=reporter,
+            batchnorm=batchnorm, seed=seed, root=root, download=download, reporter=reporter,
         )  # fmt: skip
         chosen = found.choose(wish) if wish is not None else None
         exported = found.export(export, chosen, reporter=reporter) if export is not None else None

@@ -1,6 +1,6 @@
 """Mixtures traded off against each other: which no other beats, which one meets a wish, and where a way dips."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
@@ -186,6 +186,7 @@ def choose(points: Sequence[MixturePoint], wish: Wish, modules: Sequence[str] = 
 class Barrier:
     """A mixture of two endpoints whose accuracy lies below the straight line between theirs; all in percent.
 
+    Their BatchNorm statistics are measured in the same way.
     `margin` is half the 95 % interval of the distance, over the choice of images, paired image by image.
     """
 
@@ -200,7 +201,8 @@ class Barrier:
         a, b = self.between
         return (
             f"barrier between {a} and {b}: {self.mixture} has {self.measure} {self.value:.2f},"
-            f" {self.line - self.value:.1f} ± {self.margin:.1f} points below the line between them ({self.line:.2f})"
+            f" {self.line - self.value:.1f} ± {self.margin:.1f} points below the line between them ({self.line:.2f},"
+            f" BatchNorm measured alike)"
         )
 
     def record(self) -> dict[str, Any]:
@@ -214,14 +216,20 @@ class Barrier:
         }
 
 
-def barriers(points: Sequence[MixturePoint]) -> list[Barrier]:
-    """The deepest barrier on each way between two endpoints, if there is one."""
+def barriers(points: Sequence[MixturePoint], remeasured: Callable[[MixturePoint], MixturePoint]) -> list[Barrier]:
+    """The deepest barrier on each way between two endpoints, if there is one.
+
+    Mixtures have fresh BatchNorm statistics, which alone may cost some points. So where something dips below the line
+    between the endpoints as they are, those are looked at `remeasured` as well, and must be above it too.
+    """
     ends = {point.mixture.endpoint: point for point in points if point.is_endpoint}
     found = []
     for a, b in combinations([name for name in ends if name is not None], 2):
         way = [point for point in points if _between(point.mixture, a, b)]
-        dips = [dip for point in way for dip in _dips(point, ends[a], ends[b], (a, b))]
-        found += [max(dips, key=lambda dip: dip.line - dip.value)] if dips else []
+        if any(_dips(point, ends[a], ends[b], (a, b)) for point in way):
+            start, end = remeasured(ends[a]), remeasured(ends[b])
+            dips = [dip for point in way for dip in _dips(point, start, end, (a, b))]
+            found += [max(dips, key=lambda dip: dip.line - dip.value)] if dips else []
     return found
 
 

@@ -29,10 +29,12 @@ class MergeWeights:
     Args:
         each: The weight of every endpoint, the base first; they sum to 1.
         modules: Weights of their own for some modules, by the names of `module_groups`.
+        remeasured: An endpoint that counts as any other mixture: its BatchNorm statistics are measured anew.
     """
 
     each: Mapping[str, float]
     modules: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    remeasured: bool = False
 
     def __post_init__(self) -> None:
         for weights in (self.each, *self.modules.values()):
@@ -60,7 +62,7 @@ class MergeWeights:
     @property
     def endpoint(self) -> str | None:
         """The endpoint that this is, if it is one and nothing else."""
-        if self.modules:
+        if self.modules or self.remeasured:
             return None
         return next((name for name, weight in self.each.items() if weight == 1 and self._only(name)), None)
 

@@ -24,7 +24,14 @@ def front_text(points: Sequence[MixturePoint], *, title: str, attack: str, chose
         (point for point in points if point.on_front or point.is_endpoint or _is(point, chosen)),
         key=lambda point: (point.natural, -point.mean),
     )
-    head = [*endpoints, "natural", *(f"{attack} {threat}" for threat in threats), MEAN, UNION, ""]
+    head = [
+        *(f"w({name})" for name in endpoints),
+        "natural",
+        *(f"{attack} {threat}" for threat in threats),
+        MEAN,
+        UNION,
+        "",
+    ]
     lines = [
         [
             *(f"{weight:.3f}" for weight in point.weights.values()),

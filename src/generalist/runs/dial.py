@@ -37,6 +37,7 @@ def dial(
     by: By = "learner",
     images: int | None = 1000,
     attack: str | Suite = "pgd20",
+    batchnorm: str | Sequence[str] = (),
     seed: int = 0,
     root: str | Path | None = None,
     download: bool = False,
@@ -60,6 +61,8 @@ def dial(
             search that changes the weights of one module at a time.
         images: Only the first so many images of the validation split; all if None.
         attack: `pgd20`, `quick`, or any other suite; robust is what survives all of it.
+        batchnorm: The inputs that BatchNorm statistics of mixtures are measured on: `clean`, and threats by their norm;
+            clean images and all threats if none are named.
         seed: Of everything random in the attacks, and of the search.
         root: The folder that has the data.
         download: Fetch missing data from its official source.
@@ -78,14 +81,13 @@ def dial(
         [{'linf': 1.0, 'natural': 0.0}, {'linf': 0.0, 'natural': 1.0}, {'linf': 0.5, 'natural': 0.5}]
     """
     found = _runs(runs)
-    names = [name.strip() for name in between.split(",")] if isinstance(between, str) and between else list(between)
     far = _checked_beyond(beyond)
     if by not in get_args(By):
         raise unknown("way to dial", by, get_args(By))
     if images is not None and images < 1:
         raise UserError(f"images must be at least 1, got {images}")
     suite = load_suite(attack)
-    endpoints = load_endpoints(found, names)
+    endpoints = load_endpoints(found, _listed(between))
     if points < len(endpoints):
         raise UserError(f"points must be at least the number of endpoints, {len(endpoints)}, got {points}")
     check_architecture(endpoints)
@@ -106,6 +108,7 @@ def dial(
         threats=recipe.validation.threats,
         seed=seed,
         device=pick_device(recipe.training.device),
+        inputs=_listed(batchnorm),
     )
     if by == "module" and len(bench.groups) < 2:
         raise UserError(f"{recipe.model.name} has one module only, {next(iter(bench.groups))}; dial by learner")
@@ -125,6 +128,11 @@ def _runs(given: Runs) -> list[Run]:
         if places.count(place) > 1:
             raise UserError(f"{run.folder} is given twice")
     return runs
+
+
+def _listed(given: str | Sequence[str]) -> list[str]:
+    """Names, or a text with commas between them."""
+    return [name.strip() for name in given.split(",") if name.strip()] if isinstance(given, str) else list(given)
 
 
 def _checked_beyond(given: float | str | Fraction) -> Fraction:
@@ -197,7 +205,7 @@ class Dial:
         self._bench, self.runs, self.by, self.beyond = bench, list(runs), by, beyond
         self.modules = list(bench.groups)
         self.points = marked(points, self.modules)
-        self.barriers: list[Barrier] = barriers(self.points)
+        self.barriers: list[Barrier] = barriers(self.points, bench.remeasured)
 
     @property
     def endpoints(self) -> list[str]:

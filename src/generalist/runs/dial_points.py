@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from generalist.core.errors import RunError, UserError
+from generalist.core.errors import RunError, UserError, unknown
 from generalist.core.files import fingerprint, read_json, remove_leftovers, seal_holds, sealed, write_json
 from generalist.core.rng import derive
 from generalist.core.threat import Threat
@@ -33,6 +33,9 @@ METHOD_VERSION = 1
 STEPS = 5
 """PGD steps of the inputs that BatchNorm is measured on, where the recipe has no attack of its own."""
 
+CLEAN = "clean"
+"""Images as they are, among the inputs that BatchNorm is measured on."""
+
 Progress = Callable[[float], None]
 """(the share of a point that is done)"""
 
@@ -43,34 +46,46 @@ class Recalibration:
 
     batches: int
     batch_size: int
+    clean: bool
     threats: tuple[str, ...]
     steps: int
     seed: int
     augment: Augment
 
     @classmethod
-    def of(cls, recipe: Recipe, threats: Sequence[Threat]) -> "Recalibration":
-        """As the recipe mixes, under these threats, with as many PGD steps as its own attacks have."""
+    def of(cls, recipe: Recipe, threats: Sequence[Threat], inputs: Sequence[str]) -> "Recalibration":
+        """On these inputs, as the recipe mixes, with as many PGD steps as its own attacks have.
+
+        Inputs are `clean` and threats, whole or by their norm; clean ones and all threats if none are named.
+        """
+        known = [CLEAN, *map(str, threats)]
+        for name in inputs:
+            if not any(one == name or one.startswith(f"{name}:") for one in known):
+                raise unknown("inputs for BatchNorm", name, known)
+        wanted = [one for one in known if not inputs or {one, one.partition(":")[0]} & set(inputs)]
         steps = [learner.objective.options.get("steps") for learner in recipe.learners.values()]
         data = recipe.data
         return cls(
             batches=recipe.mixing.recalibrate_batches,
             batch_size=recipe.training.batch_size,
-            threats=tuple(map(str, threats)),
+            clean=CLEAN in wanted,
+            threats=tuple(one for one in wanted if one != CLEAN),
             steps=max((number for number in steps if isinstance(number, int)), default=STEPS),
             seed=recipe.seed + 1,
             augment=Augment(crop=data.crop, flip=data.flip, cutout=data.cutout),
         )
 
     def record(self) -> dict[str, Any]:
-        attack = {"attack": "pgd", "steps": self.steps, "threats": list(self.threats)}
-        return {"batches": self.batches, "batch_size": self.batch_size, "inputs": ["clean", attack], "seed": self.seed}
+        attacked = {"attack": "pgd", "steps": self.steps, "threats": list(self.threats)} if self.threats else None
+        inputs = {"clean": self.clean, "attacked": attacked}
+        return {"batches": self.batches, "batch_size": self.batch_size, **inputs, "seed": self.seed}
 
     def apply_(self, model: nn.Module, train: Split, *, device: torch.device, workers: int) -> None:
         objectives = [make_objective("adversarial", {"threat": t, "steps": self.steps}) for t in self.threats]
         with torch.random.fork_rng(devices=[]):  # a network may draw noise of its own while it is measured
             torch.default_generator.manual_seed(derive(self.seed, "dial"))
-            recalibrate_(model, objectives, self._sample(train, device, workers), seed=self.seed, progress=1.0)
+            sample = self._sample(train, device, workers)
+            recalibrate_(model, objectives, sample, seed=self.seed, progress=1.0, clean=self.clean)
 
     def _sample(self, train: Split, device: torch.device, workers: int) -> Iterator[Batch]:
         drawn = batches(
@@ -94,6 +109,7 @@ class Bench:
         threats: under which each is made.
         seed: of the attacks.
         device: where models run.
+        inputs: what BatchNorm is measured on; clean images and all threats if empty.
         seconds: that the points took, those of earlier calls included.
     """
 
@@ -106,6 +122,7 @@ class Bench:
     threats: Sequence[Threat]
     seed: int
     device: torch.device
+    inputs: Sequence[str] = ()
     seconds: float = 0.0
     _writable: bool = True
     _trees: dict[str, StateTree] = field(default_factory=dict)
@@ -114,7 +131,8 @@ class Bench:
         base = self.endpoints[0].model
         self._trees = {one.name: one.model.state_dict() for one in self.endpoints}
         self.groups = module_groups(base)
-        self.recalibration = Recalibration.of(self.recipe, self.threats) if has_batchnorm(base) else None
+        measured_on = Recalibration.of(self.recipe, self.threats, self.inputs)
+        self.recalibration = measured_on if has_batchnorm(base) else None
         self._model = copy.deepcopy(base).eval().to(self.device)
         split = self.dataset.validation
         self._facts: dict[str, Any] = {
@@ -211,6 +229,13 @@ class Bench:
         if ranks.rank() == source and mine is not None:
             self._model.load_state_dict(mine)
         ranks.broadcast_(list(self._model.state_dict().values()), source=source, purpose="dial")
+
+    def remeasured(self, end: MixturePoint) -> MixturePoint:
+        """An endpoint with its BatchNorm statistics measured as those of other mixtures are."""
+        if self.recalibration is None:
+            return end
+        mixture = MergeWeights(end.weights, remeasured=True)
+        return self.known([mixture])[0] or next(self.evaluate([mixture], lambda share: None))
 
     def model(self, mixture: MergeWeights) -> nn.Module:
         """The mixture as a model of its own, in eval mode; the same on all ranks."""
