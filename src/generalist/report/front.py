@@ -139,10 +139,12 @@ def _panel(
         _way(axis, points, threat, base, other, colours[other])
     for on_front, label in ((False, "dominated"), (True, "on the front")):
         rows = [point for point in points if point.on_front == on_front and not point.is_endpoint]
+        if not rows:  # an empty line that is not clipped would have room made for it at (0, 0)
+            continue
         face = GREY if on_front else "white"
         axis.plot(
             [point.natural for point in rows], [point.robust[threat] for point in rows], "o", mec="#555555", mew=0.7,
-            mfc=face, label=label if rows else None, zorder=3, clip_on=False,
+            mfc=face, label=label, zorder=3, clip_on=False,
         )  # fmt: skip
     for point in points:
         name = point.mixture.endpoint
@@ -156,8 +158,15 @@ def _panel(
                 point.natural, point.robust[threat], "*", ms=11, mfc="none", mec=CHOSEN_COLOUR, mew=1.1, zorder=5,
                 label="chosen", clip_on=False,
             )  # fmt: skip
-    axis.set(xlim=within_percent(axis.get_xlim()), ylim=within_percent(axis.get_ylim()))
+    axis.set(xlim=within_percent(_wide(axis.get_xlim())), ylim=within_percent(_wide(axis.get_ylim())))
     axis.set(xlabel="natural accuracy (%)", ylabel="robust accuracy (%)", title=pretty_threat(threat))
+
+
+def _wide(limits: tuple[float, float]) -> tuple[float, float]:
+    """At least two points of accuracy, also where all figures are the same."""
+    low, high = limits
+    more = max(0.0, 2 - (high - low)) / 2
+    return low - more, high + more
 
 
 def _way(axis: Axes, points: Sequence[MixturePoint], threat: str, base: str, other: str, colour: str) -> None:

@@ -169,7 +169,7 @@ def _points(bench: Bench, beyond: Fraction, points: int, by: By, reporter: Repor
         if by == "learner":
             return
         search = ModuleSearch(
-            made, list(bench.groups), beyond=beyond, steps=points - len(made), seed=bench.seed
+            made, bench.movable, beyond=beyond, steps=points - len(made), seed=bench.seed
         )  # fmt: skip
         for mixture in search.proposals():
             before = bench.known([mixture])[0]

@@ -106,6 +106,11 @@ def check_architecture(endpoints: Sequence[Endpoint]) -> None:
     for other in endpoints[1:]:
         ours, theirs = ({**_plain_spec(one.model), "classes by name": _classes(one.model)} for one in (base, other))
         for field, value in ours.items():
+            if theirs[field] != value and field in ("mean", "std"):
+                raise UserError(
+                    f"{base.name} and {other.name} normalise images differently ({field} {value} and {theirs[field]}):"
+                    f" they were trained on other images or splits"
+                )
             if theirs[field] != value:
                 raise UserError(
                     f"{base.name} and {other.name} are different networks: {field} is {value} and {theirs[field]};"

@@ -3,7 +3,7 @@
 import copy
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
@@ -153,6 +153,19 @@ class Bench:
     @property
     def measures(self) -> list[str]:
         return [NATURAL, *map(str, self.threats)]
+
+    @property
+    def movable(self) -> dict[str, list[str]]:
+        """The modules, each with the endpoints whose parameters differ from the base's in it."""
+        base, *others = self._trees
+        learned = {name for name, _ in self.endpoints[0].model.named_parameters()}
+        return {
+            module: [other for other in others if self._differ(base, other, learned & set(names))]
+            for module, names in self.groups.items()
+        }
+
+    def _differ(self, base: str, other: str, names: Iterable[str]) -> bool:
+        return any(not torch.equal(self._trees[base][name], self._trees[other][name]) for name in names)
 
     def _key(self, mixture: MergeWeights) -> str:
         """Of everything that decides a point's verdicts."""

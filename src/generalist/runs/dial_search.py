@@ -5,7 +5,7 @@ dial evaluate the result. What was tried and what it gave decide the next step, 
 was interrupted goes the same way again. Nothing that was found is forgotten: the front never gets worse.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
 import torch
@@ -28,20 +28,25 @@ class ModuleSearch:
 
     Args:
         points: What is known already, from mixtures that treat all modules alike.
-        modules: The names of the modules.
+        movable: The modules, each with the endpoints that differ from the base in it.
         beyond: The largest sum of the shares of endpoints other than the base.
         steps: How many proposals there will be.
         seed: Of the order in which moves are tried.
     """
 
     def __init__(
-        self, points: Sequence[MixturePoint], modules: Sequence[str], *, beyond: Fraction, steps: int, seed: int
+        self,
+        points: Sequence[MixturePoint],
+        movable: Mapping[str, Sequence[str]],
+        *,
+        beyond: Fraction,
+        steps: int,
+        seed: int,
     ) -> None:
-        self._points, self._modules, self._beyond, self._steps = list(points), list(modules), float(beyond), steps
-        self._known = {point.mixture.key(modules) for point in points}
+        self._points, self._modules, self._beyond, self._steps = list(points), list(movable), float(beyond), steps
+        self._known = {point.mixture.key(self._modules) for point in points}
         self._uses: dict[tuple[tuple[float, ...], ...], int] = {}
-        endpoints = list(points[0].weights)[1:]
-        moves: list[Move] = [(m, e, s) for m in modules for e in endpoints for s in (1, -1)]
+        moves: list[Move] = [(m, endpoint, s) for m, differ in movable.items() for endpoint in differ for s in (1, -1)]
         order = torch.randperm(len(moves), generator=generator(seed, "dial", "moves")).tolist()
         self._moves = [moves[index] for index in order]
         self._tries, self._hits = dict.fromkeys(moves, 0), dict.fromkeys(moves, 0)
