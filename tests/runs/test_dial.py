@@ -401,7 +401,8 @@ def test_a_run_that_is_not_finished_is_refused(run):
 def test_the_picture_has_a_panel_for_each_threat(run):
     found = generalist.dial(run, points=7, images=20, beyond=1.5)
     png, svg = found.draw(found.pick())
-    assert Image.open(png).format == "PNG"
+    with Image.open(png) as picture:
+        assert picture.format == "PNG"
     text = svg.read_text()
     assert text.count('id="axes_') == 2
     assert found.draw(found.pick()) == [png, svg]
