@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from generalist.recipes.schema import Recipe
     from generalist.recipes.shipped import recipe_names
     from generalist.runs.compare import compare
+    from generalist.runs.dial import Dial, dial
     from generalist.runs.evaluate import evaluate
     from generalist.runs.folder import Run, load
     from generalist.runs.train import train
@@ -52,6 +53,7 @@ __all__ = [
     "OBJECTIVES",
     "Batch",
     "Dataset",
+    "Dial",
     "Learner",
     "LossTerms",
     "Mix",
@@ -67,6 +69,7 @@ __all__ = [
     "attacks",
     "build_model",
     "compare",
+    "dial",
     "evaluate",
     "load",
     "load_dataset",
@@ -84,6 +87,7 @@ _HOMES = {
     "runs.folder": ("Run", "load"),
     "recipes.catalogue": ("load_recipe",),
     "runs.compare": ("compare",),
+    "runs.dial": ("Dial", "dial"),
     "core.errors": ("RunError", "UserError"),
     "core.threat": ("Threat",),
     "core.types": ("Batch", "LossTerms"),

@@ -27,12 +27,12 @@ ESCAPE = "\x1b"
 def test_no_command_is_help(cli: Cli) -> None:
     outcome = cli()
     assert outcome.code == 0
-    for command in ("train", "eval", "compare", "recipes", "doctor"):
+    for command in ("train", "eval", "compare", "dial", "recipes", "doctor"):
         assert command in outcome.out
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["train"], ["eval"], ["compare"], ["recipes"], ["recipes", "show"], ["doctor"]]
+    "command", [[], ["train"], ["eval"], ["compare"], ["dial"], ["recipes"], ["recipes", "show"], ["doctor"]]
 )
 def test_help(cli: Cli, command: list[str]) -> None:
     outcome = cli(*command, "--help")

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from generalist.cli.compare import compare_command
+from generalist.cli.dial import dial_command
 from generalist.cli.doctor import doctor_command
 from generalist.cli.eval import eval_command
 from generalist.cli.importing import importing
@@ -34,6 +35,7 @@ app = typer.Typer(
 app.command("train")(train_command)
 app.command("eval")(eval_command)
 app.command("compare")(compare_command)
+app.command("dial")(dial_command)
 app.add_typer(recipes_app, name="recipes")
 app.command("doctor")(doctor_command)
 
@@ -64,8 +66,8 @@ def _usage(error: Any) -> str:
 
 
 def _json_to_stdout(arguments: list[str]) -> list[str]:
-    """`eval` or `compare … --json` without a file means standard output, as it does for the other commands."""
-    if arguments[:1] not in (["eval"], ["compare"]):
+    """`eval`, `compare` or `dial … --json` without a file means standard output, as for the other commands."""
+    if arguments[:1] not in (["eval"], ["compare"], ["dial"]):
         return arguments
     following = [*arguments[1:], "--"]
     bare = [

@@ -4,7 +4,7 @@ accuracy    natural and PGD, quick enough for training          attacked   a who
 suite       which attacks, which columns                        verdicts   on disk, checked before they are believed
 red_flags   signs that a figure is not what it seems            standing   how far it is, stage by stage
 records     on disk, read back only if their figures check      identity   which model a figure belongs to
-probe       what a model takes and gives, before attacks
+probe       what a model takes and gives, before attacks            tradeoff   fronts of mixtures, and choosing a point
 """
 
 from generalist.core.names import MEAN, SUITE_NAMES, UNION
@@ -15,6 +15,7 @@ from generalist.evaluation.records import read_record
 from generalist.evaluation.red_flags import Flag, examine_model, no_weights
 from generalist.evaluation.standing import Ended, Standing
 from generalist.evaluation.suite import SUITES, Stage, Suite, load_suite
+from generalist.evaluation.tradeoff import Barrier, MixturePoint, Wish
 from generalist.evaluation.verdicts import Verdicts
 
 __all__ = [
@@ -22,14 +23,17 @@ __all__ = [
     "SUITES",
     "SUITE_NAMES",
     "UNION",
+    "Barrier",
     "Ended",
     "Evaluation",
     "Flag",
+    "MixturePoint",
     "Stage",
     "Standing",
     "Suite",
     "SuiteResult",
     "Verdicts",
+    "Wish",
     "evaluate_split",
     "evaluate_suite",
     "examine_model",

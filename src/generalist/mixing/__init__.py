@@ -1,8 +1,12 @@
-"""The global learner: what it is made of (accumulate), when (plan), by module, and its statistics (batchnorm)."""
+"""The global learner: what it is made of (accumulate), when (plan), by module, and its statistics (batchnorm).
+
+Mixtures of finished models, of any weights, are made by `merge`.
+"""
 
 from generalist.mixing.accumulate import Mix
 from generalist.mixing.batchnorm import has_batchnorm, recalibrate_
 from generalist.mixing.by_module import ByName, ModuleGamma, OverDepth, Part, parts_of, without_modules
+from generalist.mixing.merge import MergeWeights, check_alike, completed, lattice, merge, module_groups
 from generalist.mixing.plan import REST, WHOLE, Gamma, MixPlan, Points, Share
 
 __all__ = [
@@ -10,6 +14,7 @@ __all__ = [
     "WHOLE",
     "ByName",
     "Gamma",
+    "MergeWeights",
     "Mix",
     "MixPlan",
     "ModuleGamma",
@@ -17,7 +22,12 @@ __all__ = [
     "Part",
     "Points",
     "Share",
+    "check_alike",
+    "completed",
     "has_batchnorm",
+    "lattice",
+    "merge",
+    "module_groups",
     "parts_of",
     "recalibrate_",
     "without_modules",

@@ -15,7 +15,13 @@ def has_batchnorm(model: nn.Module) -> bool:
 
 @torch.no_grad()
 def recalibrate_(
-    model: nn.Module, objectives: Sequence[Objective], batches: Iterable[Batch], *, seed: int, progress: float
+    model: nn.Module,
+    objectives: Sequence[Objective],
+    batches: Iterable[Batch],
+    *,
+    seed: int,
+    progress: float,
+    clean: bool = True,
 ) -> None:
     """Running statistics ← plain averages over clean images and over what each objective feeds the model.
 
@@ -25,6 +31,7 @@ def recalibrate_(
         batches: the batches to measure on.
         seed: of the attacks of the objectives.
         progress: how much of training is done, 0 to 1.
+        clean: whether clean images count. Where they do not, the first attack meets the statistics that are there.
     """
     norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     if not norms:
@@ -33,11 +40,15 @@ def recalibrate_(
     training = model.training
     try:
         for norm in norms:
-            norm.reset_running_stats()
+            if clean:
+                norm.reset_running_stats()
+            elif norm.num_batches_tracked is not None:
+                norm.num_batches_tracked.zero_()  # the first pass replaces what was there
             norm.momentum = None  # torch: a cumulative average
         for batch in batches:
             model.train()
-            model(batch.x)
+            if clean:
+                model(batch.x)
             for index, objective in enumerate(objectives):
                 context = step_context(seed, "recalibrate", index, ids=batch.ids, progress=progress, extra=batch.extra)
                 objective(model, batch.x, batch.y, context=context)()

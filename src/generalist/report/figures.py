@@ -187,7 +187,7 @@ def _accuracy(figure: Figure, rows: Records, style: Style) -> None:
     axes[0].set_title("natural")
     for axis, threat in zip(axes[1:], threats, strict=True):
         style.lines(axis, rows, _under(threat))
-        axis.set_title(_pretty(threat))
+        axis.set_title(pretty_threat(threat))
     for line in (line for axis in axes for line in axis.get_lines()):
         line.set_clip_on(False)  # 0 and 100 lie on the edge
     _legend(figure, axes)
@@ -197,7 +197,7 @@ def _under(threat: str) -> Read:
     return lambda row: {name: scores["robust"][threat] for name, scores in row["models"].items()}
 
 
-def _pretty(threat: str) -> str:
+def pretty_threat(threat: str) -> str:
     """linf:8/255 → ℓ∞, ε = 8/255"""
     norm, _, eps = threat.partition(":")
     return rf"{NORMS.get(norm, norm)}, $\epsilon$ = {eps}"

@@ -50,7 +50,7 @@ def draw_scatter(comparison: Comparison) -> bytes:
         if floor is not None:
             top = max(point.y for point in (*ours, *theirs))
             axis.set_ylim(floor, top + 0.1 * (top - floor))
-        axis.set(xlim=_within(axis.get_xlim()), ylim=_within(axis.get_ylim()))
+        axis.set(xlim=within_percent(axis.get_xlim()), ylim=within_percent(axis.get_ylim()))
         robust = comparison.robust
         of = f"{robust.threat} of {robust.attack}" if robust.threat in UNIONS else f"accuracy under {robust.name}"
         axis.set(xlabel="natural accuracy (%)", ylabel=f"{of} (%)")
@@ -59,7 +59,7 @@ def draw_scatter(comparison: Comparison) -> bytes:
         figure.legend(loc="outside lower center", ncols=3)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # what is placed now must not move the axes again
-        _label(axis, [point for point in (*shown, *shown_theirs) if point.label], [*shown, *shown_theirs])
+        place_labels(axis, [point for point in (*shown, *shown_theirs) if point.label], [*shown, *shown_theirs])
         buffer = io.BytesIO()
         figure.savefig(buffer, dpi=DPI, format="png")
     return buffer.getvalue()
@@ -74,7 +74,7 @@ def _mark(axis: Axes, points: Sequence[Point], *, label: str, floor: float | Non
         )  # fmt: skip
 
 
-def _within(limits: tuple[float, float]) -> tuple[float, float]:
+def within_percent(limits: tuple[float, float]) -> tuple[float, float]:
     """No axis goes beyond what an accuracy can be; markers at its end are drawn whole."""
     low, high = limits
     return max(0.0, low), min(100.0, high)
@@ -162,7 +162,7 @@ class _Box:
         return min(max(x, self.x0), self.x1), min(max(y, self.y0), self.y1)
 
 
-def _label(axis: Axes, labelled: Sequence[Point], points: Sequence[Point]) -> None:
+def place_labels(axis: Axes, labelled: Sequence[Point], points: Sequence[Point]) -> None:
     """Each label at the free place nearest to its point, the most crowded first; a thin line where it is far."""
     figure = axis.get_figure()
     assert isinstance(figure, Figure)

@@ -3,5 +3,8 @@
 experiment   recipe → objects                          train      a recipe into a run folder
 recorder     what a run notes of itself                evaluate   a model under attack
 targets      what an evaluation is aimed at            compare    evaluated runs side by side
-doctor       this machine, this recipe
+doctor       this machine, this recipe                 dial       mixtures of finished models, chosen afterwards
+
+The parts of the dial: dial_endpoints (what is mixed), dial_points (made, measured and kept), dial_search (weights per
+module), dial_export (a point as a run of its own).
 """

@@ -1,5 +1,6 @@
 """A run folder: the only place that knows the file names of a run."""
 
+import os
 import shlex
 import shutil
 import warnings
@@ -11,7 +12,7 @@ from typing import Any
 import yaml
 from torch import nn
 
-from generalist.core.errors import UserError
+from generalist.core.errors import RunError, UserError
 from generalist.core.files import (
     digest,
     fingerprint,
@@ -102,6 +103,11 @@ class RunPaths:
         return self.folder / "evaluations"
 
     @property
+    def dial_folder(self) -> Path:
+        """Points that a dial has evaluated, and the verdicts that its exports go on from."""
+        return self.folder / "dial"
+
+    @property
     def needed(self) -> Path:
         """The runs that were trained first because this one needs their networks, one folder each."""
         return self.folder / "needs"
@@ -115,6 +121,13 @@ class RunPaths:
 
     def record_file(self, suite: str, name: str = GLOBAL) -> Path:
         return self.evaluations / f"{name}-{suite}.json"
+
+    def dial_file(self, key: str) -> Path:
+        """The evaluated point of that key."""
+        return self.dial_folder / f"{key[:32]}.json"
+
+    def dial_figure(self, suffix: str) -> Path:
+        return self.figures / f"dial{suffix}"
 
 
 class Run(RunPaths):
@@ -309,6 +322,44 @@ def _claimed(folder: Path, recipe: Recipe, *, resume: bool) -> Iterator[None]:
             for place in made[1:]:
                 with suppress(OSError):  # it holds something else by now, or could not be made
                     place.rmdir()
+
+
+def check_free(folder: Path) -> None:
+    """Refuse a folder for a new run that is a file, or holds anything."""
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty; give another folder")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give a folder")
+
+
+@contextmanager
+def new_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
+    """A run that is made outside training. Inside, it lies in a temporary folder beside `folder`.
+
+    At the end that becomes `folder`; if anything goes wrong before, nothing stays. All ranks call this together.
+    """
+    main_process = ranks.all_gather(os.getpid())[0]
+    paths = RunPaths(folder.with_name(f".{folder.name}.{main_process}.tmp"))
+    made = [place for place in folder.absolute().parents if not place.exists()]
+    try:
+        ranks.run_on_main(lambda: check_free(folder))
+        ranks.run_on_main(lambda: _write_recipe(paths, recipe))
+        yield Run(paths.folder)
+        ranks.run_on_main(lambda: _put_in_place(paths.folder, folder))
+    except BaseException:
+        if ranks.is_main():
+            shutil.rmtree(paths.folder, ignore_errors=True)
+            for place in made:
+                with suppress(OSError):  # it holds something else by now
+                    place.rmdir()
+        raise
+
+
+def _put_in_place(temporary: Path, folder: Path) -> None:
+    try:
+        os.replace(temporary, folder)  # an empty folder may be there
+    except OSError as error:
+        raise RunError(f"could not write {folder}: {error.strerror or error}") from None
 
 
 def _check_folder(folder: Path, recipe: Recipe, *, resume: bool) -> None:
