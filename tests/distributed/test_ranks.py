@@ -60,7 +60,7 @@ def command(count, name, sets, out, *more, torchrun=(), module="generalist"):
 
 def environment(**more):
     found = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{HERE}{os.pathsep}{SOURCE}", **more}
-    return {key: value for key, value in found.items() if not key.startswith(("COV_", "PYTEST_"))}
+    return {key: value for key, value in found.items() if not key.startswith(("COV", "PYTEST_"))}
 
 
 class Forked:
