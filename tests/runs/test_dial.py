@@ -288,7 +288,9 @@ def test_an_export_folder_must_be_free(run, tmp_path):
     with pytest.raises(UserError, match="full is not empty"):
         found.export(tmp_path / "full")
     (tmp_path / "empty").mkdir()
+    (tmp_path / f".empty.{2**30}.partial").mkdir()  # of a process that was killed
     assert found.export(tmp_path / "empty")[0].finished
+    assert list(tmp_path.glob(".*")) == []
 
 
 def test_red_flags_of_a_point(run):

@@ -50,11 +50,12 @@ def remove_leftovers(folder: Path) -> None:
     """Temporary files that a killed process left anywhere below the folder; those of a living one stay."""
     for path in folder.rglob(".*.tmp"):
         owner = path.name.removesuffix(".tmp").rpartition(".")[2]
-        if owner.isdecimal() and not _lives(int(owner)):
+        if owner.isdecimal() and not process_lives(int(owner)):
             path.unlink(missing_ok=True)
 
 
-def _lives(process: int) -> bool:
+def process_lives(process: int) -> bool:
+    """Whether there is a process of this number."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):

@@ -16,6 +16,7 @@ from generalist.core.errors import RunError, UserError
 from generalist.core.files import (
     digest,
     fingerprint,
+    process_lives,
     read_json,
     read_text,
     remove_leftovers,
@@ -339,10 +340,11 @@ def new_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
     At the end that becomes `folder`; if anything goes wrong before, nothing stays. All ranks call this together.
     """
     main_process = ranks.all_gather(os.getpid())[0]
-    paths = RunPaths(folder.with_name(f".{folder.name}.{main_process}.tmp"))
+    paths = RunPaths(folder.with_name(f".{folder.name}.{main_process}.partial"))
     made = [place for place in folder.absolute().parents if not place.exists()]
     try:
         ranks.run_on_main(lambda: check_free(folder))
+        ranks.run_on_main(lambda: _remove_partial(folder))
         ranks.run_on_main(lambda: _write_recipe(paths, recipe))
         yield Run(paths.folder)
         ranks.run_on_main(lambda: _put_in_place(paths.folder, folder))
@@ -353,6 +355,14 @@ def new_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
                 with suppress(OSError):  # it holds something else by now
                     place.rmdir()
         raise
+
+
+def _remove_partial(folder: Path) -> None:
+    """What killed processes left of the same folder; a killed process cannot clean up."""
+    for path in folder.parent.glob(f".{folder.name}.*.partial"):
+        owner = path.name.removesuffix(".partial").rpartition(".")[2]
+        if owner.isdecimal() and not process_lives(int(owner)):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _put_in_place(temporary: Path, folder: Path) -> None:
