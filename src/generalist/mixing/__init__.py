@@ -2,7 +2,7 @@
 
 from generalist.mixing.accumulate import Mix
 from generalist.mixing.batchnorm import has_batchnorm, recalibrate_
-from generalist.mixing.by_module import ByName, ModuleGamma, OverDepth, Part, parts_of, without_modules
+from generalist.mixing.by_module import ByName, ModuleGamma, OverDepth, Part, parts_of
 from generalist.mixing.plan import REST, WHOLE, Gamma, MixPlan, Points, Share
 
 __all__ = [
@@ -20,5 +20,4 @@ __all__ = [
     "has_batchnorm",
     "parts_of",
     "recalibrate_",
-    "without_modules",
 ]
