@@ -289,6 +289,7 @@ def test_integers_come_from_the_learner_that_weighs_most_of_those_that_train_the
 
 
 def test_a_part_keeps_accumulators_only_of_those_that_train_it():
+    """In an order that is the same in every process: ranks add them up as one long tensor."""
     parts = parts_of(network(), {"linf": REST, "natural": FALLING}, {"natural": HEAD})
     learner = lambda name, trained: Learner(  # noqa: E731
         name, network(), lambda m, x, y, *, context: None, lambda p: torch.optim.SGD(p, lr=0.1), lr=0.1,
@@ -299,6 +300,9 @@ def test_a_part_keeps_accumulators_only_of_those_that_train_it():
     )
     shares = {
         name: {key for mix in state.mixes.values() for key in mix.shares.get(name, ())} for name in state.learners
+    }
+    assert {name: list(mix.start) for name, mix in state.mixes.items()} == {
+        n: list(p.tensors) for n, p in parts.items()
     }
     assert shares["natural"] == set(HEAD)
     assert shares["linf"] == {key for key, value in network().state_dict().items() if value.is_floating_point()}

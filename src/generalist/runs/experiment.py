@@ -185,7 +185,7 @@ def build(
     mixture = _mixture(recipe, dataset, networks.get(LABELS), labelled=not stand_ins)
     size = recipe.training.batch_size
     steps = steps_per_epoch(dataset.train, batch_size=size) if mixture is None else mixture.steps(size)
-    trained = {name: _trained(name, section, global_model) for name, section in recipe.learners.items()}
+    trained = {name: trained_tensors(name, section, global_model) for name, section in recipe.learners.items()}
     parts = parts_of(global_model, {name: section.gamma for name, section in recipe.learners.items()}, trained)
     plan = build_plan(recipe, steps, parts)
     frozen_tensors: dict[tuple[int, int], StateTree] = {}  # those with the same window are reset at the same moments
@@ -227,7 +227,7 @@ def _classes(network: nn.Module, x: Tensor) -> Tensor:
     return classes.cpu()
 
 
-def _trained(name: str, section: LearnerSection, model: nn.Module) -> frozenset[str] | None:
+def trained_tensors(name: str, section: LearnerSection, model: nn.Module) -> frozenset[str] | None:
     """The tensors that a learner trains; None for all of them."""
     if section.trains is None:
         return None
