@@ -179,6 +179,7 @@ def probe_table(probe: Mapping[str, Any]) -> Table:
         ("whole run", f"about {duration(probe['total_seconds'])} on {probe['device']}, {probe['threads']} thread(s)"),
         ("of it validation", duration(probe["validation_seconds"])),
         ("cost", f"{probe['cost_in_at']:.2f} × a PGD-10 AT run of the same length"),
+        *(("learner", line) for line in _part_lines(probe)),
         *((f"one step of {name}", f"{seconds * 1000:.1f} ms") for name, seconds in probe["step_seconds"].items()),
         ("parameters", f"{probe['parameters']:,}"),
         ("peak memory", f"{probe['peak_memory_mib']:,} MiB"),

@@ -65,8 +65,7 @@ def outline(experiment: Experiment, *, ranks: int = 1) -> dict[str, Any]:
             "lr": section.optimizer.options["lr"],
             "gamma": [round(plan.weights(min(plan.steps - 1, plan.steps * k // 6))[name], 3) for k in range(7)],
             "live_epochs": plan.active_epochs(name, since=recipe.first_epoch),
-            "epochs": [recipe.window(name)[0] + 1, recipe.window(name)[1]],
-            "trains": _trained(experiment, name),
+            **_part(experiment, name),
         }
         for name, section in recipe.learners.items()
     }
@@ -92,13 +91,12 @@ def outline(experiment: Experiment, *, ranks: int = 1) -> dict[str, Any]:
     }
 
 
-def _trained(experiment: Experiment, name: str) -> dict[str, Any] | None:
-    """The modules that a learner trains, and how many parameters they have; None where it trains everything."""
-    learner = experiment.state.learners[name]
-    if not learner.frozen_tree:
-        return None
+def _part(experiment: Experiment, name: str) -> dict[str, Any]:
+    """The first and last epoch of a learner, and its modules and their parameters if it does not train everything."""
+    learner, (first, end) = experiment.state.learners[name], experiment.recipe.window(name)
     sizes = {key: parameter.numel() for key, parameter in learner.model.named_parameters() if key in learner.own}
-    return {"modules": describe(learner.model, learner.own), "parameters": sum(sizes.values())}
+    trains = {"modules": describe(learner.model, learner.own), "parameters": sum(sizes.values())}
+    return {"epochs": [first + 1, end], "trains": trains if learner.frozen_tree else None}
 
 
 def estimate(recipe: Recipe, *, download: bool = False) -> dict[str, Any]:
@@ -115,7 +113,9 @@ def estimate(recipe: Recipe, *, download: bool = False) -> dict[str, Any]:
         "device": str(experiment.device),
         "precision": str(experiment.precision).removeprefix("torch."),
         "threads": torch.get_num_threads(),
+        "epochs": plan.epochs,
         "steps": plan.steps,
+        "learners": {name: _part(experiment, name) for name in state.learners},
         "parameters": sum(p.numel() for p in state.global_model.parameters()),
         "cost_in_at": round(cost_in_at(recipe, plan, experiment.depths), 3),
         "step_seconds": {name: round(seconds, 5) for name, seconds in step_seconds.items()},
