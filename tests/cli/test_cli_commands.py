@@ -79,6 +79,16 @@ def test_a_setting_of_ones_own_with_a_method(
     assert cli("doctor", mine, "--method", "nt", *TINY, "--json").json["probe"]["recipe"] == "mine-nt"
 
 
+def test_dry_run_tells_what_a_partial_learner_trains_and_when(cli: Cli, tmp_path: Path) -> None:
+    said = cli("train", "digits-generalist-late-d", "--set", "model.width=4", "--dry-run").out
+    facts = cli("train", "digits-generalist-late-d", "--set", "model.width=4", "--dry-run", "--json").json
+    count = facts["learners"]["natural"]["trains"]["parameters"]
+    assert "linf trains everything, epochs 1–19" in said
+    assert f"natural trains conv5, bn5, fc ({count:,} parameters), epochs 20–24" in said
+    assert " trains " not in cli("train", "digits-generalist-t", "--dry-run").out
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_dry_run_tells_the_plan_and_writes_nothing(cli: Cli, tmp_path: Path) -> None:
     plain = cli("train", "digits-generalist-t", "--dry-run")
     facts = cli("train", "digits-generalist-t", "--dry-run", "--json").json

@@ -78,6 +78,54 @@ def test_a_wrong_field_or_value(cli: Cli, tmp_path: Path, case: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+LATE = "digits-generalist-late-d"
+NATURAL = "learners.natural"
+PARTIAL = {
+    "unknown": ([f"{NATURAL}.trains=[conv55]"], f"{NATURAL}.trains", "module 'conv55'", "did you mean 'conv5'?"),
+    "far": ([f"{NATURAL}.trains=zzz"], f"{NATURAL}.trains", "module 'zzz'", "known: conv1, bn1, conv2"),
+    "none": ([f"{NATURAL}.trains=[]"], f"{NATURAL}.trains", "trains nothing", "name the modules"),
+    "no-parameter": ([f"{NATURAL}.trains=[bn5.running_mean]"], f"{NATURAL}.trains", "no parameter", "bn5.running_mean"),
+    "number": ([f"{NATURAL}.trains=3"], f"{NATURAL}.trains", "module names", "got 3"),
+    "numbers": ([f"{NATURAL}.trains=[fc, 3]"], f"{NATURAL}.trains", "module names", "got ['fc', 3]"),
+    "empty-name": ([f"{NATURAL}.trains=['']"], f"{NATURAL}.trains", "printable", "got ''"),
+    "mapping": ([f"{NATURAL}.trains={{first: 1/4}}"], f"{NATURAL}.trains", "{last: 1/4}", "'first'"),
+    "last-zero": ([f"{NATURAL}.trains={{last: 0}}"], f"{NATURAL}.trains", "above 0", "got 0"),
+    "last-two": ([f"{NATURAL}.trains={{last: 2}}"], f"{NATURAL}.trains", "up to 1", "got 2"),
+    "last-word": ([f"{NATURAL}.trains={{last: half}}"], f"{NATURAL}.trains", "'half'", "8/255"),
+    "starts-word": ([f"{NATURAL}.starts=late"], f"{NATURAL}.starts", "'late'", "8/255"),
+    "starts-one": ([f"{NATURAL}.starts=1"], f"{NATURAL}.starts", "less than 1"),
+    "ends-zero": (["learners.linf.ends=0"], "learners.linf.ends", "greater than 0"),
+    "starts-after-end": ([f"{NATURAL}.ends=1/2"], "'natural'", "from 4/5 to 1/2", "start before it ends"),
+    "too-short": (["training.epochs=1"], "'linf'", "4/5 of 1 epochs", "none of them"),
+    "before-start": ([f"{NATURAL}.gamma=0.5"], "'natural' starts after epoch 19", "must be 0 until then", "got 0.5"),
+    "nobody": (["learners.linf.starts=1/2"], "no learner is trained from the start", "linf 12–19"),
+    "gap": (["learners.linf.ends=1/2"], "no learner is trained after epoch 12", "end later"),
+    "sum": (["learners.linf.gamma=0.5", f"{NATURAL}.gamma=0.5", f"{NATURAL}.starts=0"],
+            "sum to 1", "linf=0.5 (sum 0.5)", "in conv1, bn1"),
+    "untrained": (["learners.linf.trains=[conv*, fc]"], "no learner trains bn1", "train everything"),
+    "gamma-module": ([f"{NATURAL}.gamma={{modules: {{cnv5: 0.5}}}}", f"{NATURAL}.starts=0"],
+                     "module 'cnv5'", "did you mean 'conv5'?"),
+    "gamma-modules": ([f"{NATURAL}.gamma={{modules: [fc]}}"], f"{NATURAL}.gamma", "by module name"),
+    "gamma-beside": ([f"{NATURAL}.gamma={{modules: {{fc: 0.5}}, share: 0.5}}"], f"{NATURAL}.gamma", "nothing beside"),
+    "gamma-inner": ([f"{NATURAL}.gamma={{modules: {{fc: 1.5}}}}"], f"{NATURAL}.gamma", "0..1", "got 1.5"),
+    "gamma-inside": ([f"{NATURAL}.gamma={{modules: {{fc: {{modules: {{x: 1}}}}}}}}"], f"{NATURAL}.gamma"),
+    "depth-one": ([f"{NATURAL}.gamma={{depth: [1]}}"], f"{NATURAL}.gamma", "2 to 100 factors", "got [1]"),
+    "depth-word": ([f"{NATURAL}.gamma={{depth: deep}}"], f"{NATURAL}.gamma", "factors", "got 'deep'"),
+    "depth-high": ([f"{NATURAL}.gamma={{depth: [0, 2]}}"], f"{NATURAL}.gamma", "0..1", "got 2"),
+    "start-of-its-own": (["learners.linf.objective.name=rmc", "learners.linf.objective.threats=[linf:0.1]",
+                          "learners.linf.trains=[fc]", "needs.first=digits-at", "needs.second=digits-at-l2"],
+                         "'rmc'", "start of its own", "leave trains out"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", PARTIAL)
+def test_wrong_modules_windows_and_gammas_of_them(cli: Cli, tmp_path: Path, case: str) -> None:
+    changes, *fragments = PARTIAL[case]
+    sets = [part for change in changes for part in ("--set", change)]
+    assert_one_clear_line(cli("train", LATE, *sets, "--out", "run"), *fragments)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_gammas_that_do_not_sum_to_one(cli: Cli, tmp_path: Path) -> None:
     changes = ["--set", "learners.linf.gamma=0.3", "--set", "learners.natural.gamma=0.3"]
     outcome = cli("train", D, *changes, "--out", "run")

@@ -144,3 +144,9 @@ def test_a_class_that_stands_for_its_instances_is_made_with_fields():
                                               ("a:b.c:d", False), ("C:\\data", False), (":b", False)])  # fmt: skip
 def test_a_reference_is_told_from_a_path(text, answer):
     assert is_reference(text) is answer
+
+
+def test_a_list_of_what_is_known_is_not_longer_than_a_line_can_be():
+    with pytest.raises(UserError, match="unknown name in module 'os': 'qqq'; known: ") as error:
+        Registry("method", runtime=()).get("os:qqq")
+    assert len(str(error.value)) < 1100

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 import generalist
 from generalist.training.scaling import Job, Machines, epoch
 from long_tests import ALL, LONG
-from run_cases import different_models, forked_command, wait_for
+from run_cases import different_models, forked_command, stopped_after, wait_for
 
 HERE = Path(__file__).parent
 SOURCE = Path(generalist.__file__).parents[1]  # so that the processes run the code that is tested
@@ -192,6 +192,74 @@ def test_a_learner_that_was_idle_in_between_has_its_share(plan, tmp_path):
     sets = [*TINY, "learners.linf.objective.steps=2", *PLAIN, *plan]
     name = "digits-generalist-d-natural"
     close(run(1, name, sets, tmp_path / "serial"), run(2, name, sets, tmp_path / "parallel"))
+
+
+WINDOWS = [
+    "learners.linf.gamma=rest", "learners.natural.starts=1/3", "learners.natural.weight_averaging=true",
+    "learners.natural.gamma={at: [1/3, 1], values: [0, 0.4]}", "learners.l2.ends=2/3",
+    "learners.l2.gamma={depth: [0.1, 0.3]}",
+]  # fmt: skip
+PARTIAL = [*SMALL, *IDLE_TOO, *WINDOWS, "learners.natural.trains=[fc]", "learners.l2.trains=[conv1, bn1]"]
+PARTIAL_PLAIN = [*PLAIN, *IDLE_TOO, *WINDOWS, "learners.natural.trains=['3']", "learners.l2.trains=['1']"]
+
+
+def bytes_sent(run):
+    """By purpose, of the whole run."""
+    rows = [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
+    return [row["bytes_sent"] for row in rows if row["kind"] == "epoch"][-1]
+
+
+def test_partial_learners_that_start_and_end_give_the_same_bits_on_two_ranks(serial, tmp_path):
+    """linf stays with the first rank; the other has l2, then both, then natural. What ended is shown by the first."""
+    parallel = run(2, *recipe_of(T, *PARTIAL), tmp_path / "run")
+    assert set(models(parallel)) == {"global", "linf", "natural", "l2"}
+    assert same(serial(T, *PARTIAL), parallel)
+    sent = bytes_sent(parallel)
+    size = 4 * sum(tensor.numel() for tensor in models(parallel)["global"].values())
+    checkpoints, handed = 5, 2  # before the journal's last line; when l2 has ended, it and natural change places
+    assert 0 < sent["checkpoint"] < 0.2 * size * checkpoints
+    assert 0 < sent["placement"] < 0.2 * size * handed
+    assert "gradients" not in sent
+
+
+def test_partial_learners_saved_by_one_process_go_on_with_two(serial, tmp_path):
+    name, sets = recipe_of(T, *PARTIAL)
+    stopped_after(generalist.load_recipe(name, sets), tmp_path / "run", 11)
+    assert same(serial(T, *PARTIAL), run(2, name, sets, tmp_path / "run", "--resume"))
+
+
+@LONG
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_partial_learners_of_split_batches_agree_to_rounding(count, serial, tmp_path):
+    close(serial(T, *PARTIAL_PLAIN), run(count, *recipe_of(T, *PARTIAL_PLAIN), tmp_path / "plain"))
+    close(serial(T, *PARTIAL), run(count, *recipe_of(T, *PARTIAL), tmp_path / "shared-batchnorm"))
+
+
+@LONG
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_late_recipe_on_several_ranks_agrees_to_rounding(count, tmp_path):
+    """The ranks share first linf's batches, then those of a learner that trains the last modules."""
+    sets = [*TINY, *SMALL, "learners.linf.objective.steps=2"]
+    name = "digits-generalist-late-d"
+    close(run(1, name, sets, tmp_path / "serial"), run(count, name, sets, tmp_path / "parallel"))
+
+
+@LONG
+def test_partial_learners_saved_with_two_go_on_with_any_number(serial, tmp_path):
+    name, sets = recipe_of(T, *PARTIAL)
+    process = subprocess.Popen(
+        command(2, name, sets, tmp_path / "run"),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), start_new_session=True,
+    )  # fmt: skip
+    wait_for(tmp_path / "run" / "checkpoints" / "*00000012.json", process)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    for count in (1, 2, 3):
+        copy = tmp_path / f"with-{count}"
+        subprocess.run(["cp", "-r", str(tmp_path / "run"), str(copy)], check=True)
+        resumed = run(count, name, sets, copy, "--resume")
+        assert count == 3 or same(serial(T, *PARTIAL), resumed)
+        close(serial(T, *PARTIAL), resumed)
 
 
 def test_saved_with_three_resumed_with_any_number(serial, tmp_path):

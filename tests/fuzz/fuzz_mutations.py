@@ -50,6 +50,8 @@ def nasty(random: random.Random) -> Any:
     return random.choice(
         [{}, {"name": 3}, {"name": []}, {"name": "x"}, {"x": 1}, {1: 2}, {None: 1}, {"share": 0.5}, {"times": "1/2"},
          {"at": [0, 1], "values": [1, 0]}, {"at": 1, "values": 2}, {"at": [], "values": []}, {(1, 2): 3},
+         {"modules": {"fc": 0.5}}, {"modules": {}}, {"modules": [1]}, {"modules": {"x": {"modules": {}}}},
+         {"last": "1/4"}, {"depth": [0, 1]}, {"depth": []}, {"depth": [0, 1], "modules": {"fc": 1}}, {"last": "x"},
          {f"k{i}": i for i in range(200)}, nested(60, of=lambda v: {"a": v})]
     )  # fmt: skip
 
@@ -58,7 +60,19 @@ PLAUSIBLE: tuple[tuple[Any, ...], ...] = (
     (0, 1, 2, 3, 5, 0.1, 0.5, 0.9, 1e-12, 1e-6, 1e6, 1e30, 1_000_000, "1/2", "1/3", "8/255"),
     (True, False),
     ("linf:1e12", "l1:1e-12", "l2:1", "l1:3"),
-    ("rest", 0.3, {"share": 0.5}, {"at": [0, "1/2", 1], "values": [0, 1, 0]}, {"at": [0, "1/3"], "values": [0, 0]}),
+    (
+        "rest",
+        0.3,
+        {"share": 0.5},
+        {"at": [0, "1/2", 1], "values": [0, 1, 0]},
+        {"at": [0, "1/3"], "values": [0, 0]},
+        {"depth": [0, 1]},
+        {"depth": [1, 0, 1], "share": 0.5},
+        {"depth": [0, 1], "at": ["4/5", 1], "values": [0, 0.5]},
+        {"modules": {"fc": 0.5, "*": 0.1}},
+        {"modules": {"conv5": "rest"}},
+        {"modules": {"bn*": {"share": 0.5}}},
+    ),
     ("keep", "reset", "recalibrate", "mix", "boundary", "every_step", "never", "test", "last", "none", "fp16", "bf16"),
     (
         "constant",
@@ -76,8 +90,14 @@ PLAUSIBLE: tuple[tuple[Any, ...], ...] = (
     ),
     ("meta", "cpu", "resnet18", "wrn-10-1", "preact_resnet18", "small_cnn"),
     (["linf:0.1", "l1:3"], [], [0, 0.5, 1], [1, 1, 0], [0.9, 0.99]),
+    (None, "fc", "*", "conv9", ["conv5", "bn5", "fc"], ["*.weight"], {"last": "1/4"}, {"last": 0}, ["bn1", "bn1"]),
+    (0, "1/3", "1/2", 0.8, "9/10", 1, "0/1"),
 )
 """Values that some field does expect, those of a kind together."""
+
+
+FIELDS = {"gamma": 3, "trains": 8, "starts": 9, "ends": 9}
+"""The kind of values that a field takes, where the one that it has does not show it."""
 
 
 def _kind(value: Any) -> int:
@@ -97,7 +117,7 @@ def swapped_tree(tree: Any, random: random.Random) -> Any:
     for _ in range(random.choice([1, 2])):
         path = random.choice([path for path in paths(tree) if not isinstance(_at(tree, path), dict)])
         inside, key = _at(tree, path[:-1]), path[-1]
-        kind = _kind(inside[key]) if key != "gamma" else 3
+        kind = FIELDS.get(key, _kind(inside[key])) if isinstance(key, str) else _kind(inside[key])
         inside[key] = copy.deepcopy(random.choice(PLAUSIBLE[kind] if kind >= 0 else random.choice(PLAUSIBLE[3:7])))
     return tree
 

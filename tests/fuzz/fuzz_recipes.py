@@ -8,21 +8,24 @@ from typing import Any
 import yaml
 from fuzz_guard import Failure, calm, command
 from fuzz_mutations import broken_text, broken_tree, swapped_tree
+from torch import nn
 
 from generalist.attacks import ATTACKS
 from generalist.core.errors import RunError, UserError
 from generalist.core.yaml_text import parse_yaml
 from generalist.evaluation import load_suite
+from generalist.mixing import parts_of
+from generalist.models import build_model
 from generalist.recipes.catalogue import load_recipe
 from generalist.recipes.cost import cost_in_at
 from generalist.recipes.schema import parse_recipe
-from generalist.runs.experiment import build_plan
+from generalist.runs.experiment import build_plan, trained_tensors
 from generalist.training.placement import phases
 
 NAMES = (
     "digits-nt", "digits-at", "digits-generalist-t", "digits-generalist-10", "digits-trades", "digits-ramp",
     "digits-rmc", "digits-fat", "digits-lbgat", "digits-e-at", "digits-fast-at", "digits-part",
-    "cifar10-resnet18-generalist-t-code", "imagenet-resnet50-generalist-d-norms",
+    "cifar10-resnet18-generalist-t-code", "imagenet-resnet50-generalist-d-norms", "digits-generalist-late-d",
 )  # fmt: skip
 OWN: tuple[Any, ...] = (
     {"extends": "digits-generalist-t", "name": "mine", "training": {"epochs": 3}, "learners": {"linf": {"gamma": 0.5}}},
@@ -30,6 +33,11 @@ OWN: tuple[Any, ...] = (
     {"extends": "digits-nt", "learners": {"natural": {"schedule": {"name": "cosine", "warmup": 0.1}}}, "seed": 3},
     {"extends": "digits-at", "data": {"extra": {"file": "x.npz", "share": 0.5}}, "needs": {"labels": "digits-nt"}},
     {"extends": "digits-at", "data": {"name": "folder", "root": "x", "size": 64}, "init": {"from": "x", "epoch": 1}},
+    {"extends": "digits-generalist-late-d", "init": {"from": "x"}, "learners": {"natural": {"trains": {"last": 0.5}}}},
+    {"extends": "digits-generalist-t", "learners": {
+        "linf": {"gamma": "rest", "ends": "3/4"}, "l2": {"trains": ["conv4", "bn*", "fc"], "starts": "1/2",
+        "gamma": {"depth": [0, "1/2", 1], "at": ["1/2", 1], "values": [0, 0.5]}},
+        "natural": {"trains": "fc", "gamma": {"modules": {"fc.weight": 0.2, "*": {"share": 0.1}}}}}},
 )  # fmt: skip
 SUITES: tuple[Any, ...] = (
     {"name": "mine", "cascade": True, "attacks": ["square", {"attack": "pgd", "steps": 5, "label": "P"}]},
@@ -66,6 +74,12 @@ def recipe_case(random: random.Random, folder: Path) -> str:
     return f"recipe: {calm(lambda: _planned(file))}"
 
 
+@functools.cache
+def _network() -> nn.Module:
+    """Of any kind that has modules of the names that recipes give."""
+    return build_model("small_cnn", classes=10, channels=1, size=8, width=2)
+
+
 def _planned(file: Path) -> str:
     try:
         recipe = load_recipe(file)
@@ -76,7 +90,9 @@ def _planned(file: Path) -> str:
     if again != recipe:
         raise Failure(f"not the same after writing and reading: {recipe.to_yaml()}")
     try:
-        plan = build_plan(recipe, 19)
+        trained = {name: trained_tensors(name, section, _network()) for name, section in recipe.learners.items()}
+        gammas = {name: section.gamma for name, section in recipe.learners.items()}
+        plan = build_plan(recipe, 19, parts_of(_network(), gammas, trained))
     except EXPECTED as error:
         _short(error)
         return "refused by its plan"
@@ -89,7 +105,7 @@ def _planned(file: Path) -> str:
 
 
 SHORT = (
-    "training.epochs=1", "training.batch_size=20", "data.limit=40", "model.width=2", "mixing.recalibrate_batches=1",
+    "training.epochs=2", "training.batch_size=20", "data.limit=40", "model.width=2", "mixing.recalibrate_batches=1",
     "validation.images=8", "validation.steps=1", "training.checkpoint_epochs=1", "data.workers=0",
 )  # fmt: skip
 

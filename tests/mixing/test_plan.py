@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from generalist import UserError
 from generalist.mixing import REST, MixPlan, Points, Share
+from generalist.training.placement import phases
 
 PRINTED = Points((Fr(0), Fr(1, 3), Fr(2, 3), Fr(1)), (1.0, 1.0, 1.0, 0.0))
 T = {"linf": PRINTED, "natural": Share(0.5), "l2": REST}
@@ -138,3 +139,136 @@ def test_what_a_reset_does_not_replace_keeps_a_learner_alive():
 def test_weights_that_cannot_be_mixed_are_refused(gammas, says):
     with pytest.raises(UserError, match=says):
         MixPlan(gammas, epochs=10, steps_per_epoch=2)
+
+
+LATE = {"linf": REST, "natural": Points((Fr(4, 5), Fr(1)), (0.0, 0.5))}
+
+
+def late(**changes):
+    options = {"epochs": 10, "steps_per_epoch": 4, "redistribution": "never",
+               "windows": {"linf": (0, 8), "natural": (8, 10)}}  # fmt: skip
+    return MixPlan(LATE, **(options | changes))
+
+
+def test_a_learner_is_trained_in_its_window_alone():
+    plan = late()
+    assert [step for step in range(40) if plan.is_active("linf", step)] == list(range(32))
+    assert [step for step in range(40) if plan.is_active("natural", step)] == list(range(32, 40))
+    assert [plan.active_epochs(name) for name in LATE] == [8, 2]
+    assert [plan.active_epochs(name, since=7) for name in LATE] == [1, 2]
+    assert [plan.is_active_in_epoch("natural", epoch) for epoch in (7, 8)] == [False, True]
+    assert [step for step in range(40) if late(train_idle=True).is_active("linf", step)] == list(range(32))
+
+
+def test_where_a_learner_starts_those_that_start_and_end_receive_the_global_model():
+    assert {s: late().receivers(s) for s in range(40) if late().receivers(s)} == {31: ("linf", "natural")}
+    assert [late().redistributes_in(epoch) for epoch in range(1, 11)] == [epoch == 8 for epoch in range(1, 11)]
+    apart = late(windows={"linf": (0, 9), "natural": (8, 10)})
+    assert {s: apart.receivers(s) for s in range(40) if apart.receivers(s)} == {31: ("natural",)}
+    three = MixPlan({**LATE, "l2": Points((Fr(0),), (0.0,))}, epochs=10, steps_per_epoch=4, redistribution="never",
+                    windows={"linf": (0, 10), "natural": (8, 10), "l2": (0, 5)})  # fmt: skip
+    assert {s: three.receivers(s) for s in range(40) if three.receivers(s)} == {31: ("natural",)}
+
+
+@pytest.mark.parametrize("mode", ["boundary", "every_step"])
+def test_a_redistribution_reaches_only_learners_in_their_window(mode):
+    plan = late(redistribution=mode, start_epoch=0, every_epochs=2, windows={"linf": (0, 6), "natural": (4, 10)})
+    for step in range(plan.steps - 1):
+        epoch = (step + 1) // 4
+        due = step // 4 % 2 == 0 and step // 4 > 0 if mode == "every_step" else (step + 1) % 8 == 0
+        wanted = {name for name in LATE if due and plan.windows[name][0] <= epoch < plan.windows[name][1]}
+        wanted |= {"natural"} if step == 15 else set()
+        assert set(plan.receivers(step)) == wanted, step
+    assert plan.receivers(plan.steps - 1) == ()
+
+
+def test_who_starts_or_ends_with_a_step_is_known():
+    plan = late(windows={"linf": (0, 9), "natural": (8, 10)})
+    found = {name: [step for step in range(40) if plan.starts_or_ends(name, step)] for name in LATE}
+    assert found == {"linf": [35], "natural": [31, 39]}
+
+
+@pytest.mark.parametrize(
+    "gamma",
+    [0.5, Points((Fr(7, 10), Fr(1)), (0.0, 0.5)), Points((Fr(79, 100), Fr(4, 5)), (0.5, 0.0)),
+     Points((Fr(0), Fr(31, 80), Fr(79, 200), Fr(17, 40), Fr(1)), (0.0, 0.0, 0.9, 0.0, 0.0))],
+)  # fmt: skip
+def test_gamma_of_a_learner_that_has_not_started_is_refused(gamma):
+    """The last of them is positive at a single step."""
+    given = Points((Fr(0),), (gamma,)) if isinstance(gamma, float) else gamma
+    with pytest.raises(UserError, match="'natural' starts after epoch 8; its gamma must be 0 until then, got"):
+        MixPlan({"linf": REST, "natural": given}, epochs=10, steps_per_epoch=4, windows={"natural": (8, 10)})
+
+
+def test_gamma_that_is_positive_between_two_steps_only_is_none():
+    between = Points((Fr(101, 200), Fr(41, 80), Fr(104, 200)), (0.0, 0.9, 0.0))  # of 40 steps: 20.2, 20.5 and 20.8
+    MixPlan({"linf": REST, "natural": between}, epochs=10, steps_per_epoch=4, windows={"natural": (8, 10)})
+
+
+@pytest.mark.parametrize(
+    ("windows", "says"),
+    [({"linf": (1, 10), "natural": (8, 10)}, "no learner is trained from the start"),
+     ({"linf": (0, 7), "natural": (8, 10)}, "no learner is trained after epoch 7"),
+     ({"linf": (0, 8), "natural": (8, 9)}, "no learner is trained after epoch 9")],
+)  # fmt: skip
+def test_an_epoch_in_which_nobody_is_trained_is_refused(windows, says):
+    with pytest.raises(UserError, match=says):
+        late(windows=windows)
+
+
+def test_phases_follow_the_windows():
+    plan = late(windows={"linf": (0, 9), "natural": (8, 10)})
+    found = phases(plan, {"linf": 11.0, "natural": 1.0}, ranks=2, batch_size=8)
+    assert [(p.first_epoch, p.epochs, sorted(p.costs)) for p in found] == [
+        (0, 8, ["linf"]), (8, 1, ["linf", "natural"]), (9, 1, ["natural"]),
+    ]  # fmt: skip
+    assert [p.ranks["linf"] for p in found] == [(0, 1), (0,), (0,)]
+    assert [p.ranks["natural"] for p in found] == [(0,), (1,), (0, 1)]
+
+
+@st.composite
+def windowed(draw):
+    """Two learners with windows that cover training; gamma of the second is 0 before it starts."""
+    start, end = draw(st.integers(0, 9)), draw(st.integers(1, 10))
+    values = draw(st.lists(st.sampled_from([0.0, 0.4, 1.0]), min_size=3, max_size=3))
+    at = (Fr(start, 10), Fr(start, 10) + Fr(10 - start, 20), Fr(1))
+    options = {
+        "redistribution": draw(st.sampled_from(["boundary", "every_step", "never"])),
+        "start_epoch": draw(st.integers(0, 10)), "every_epochs": draw(st.integers(1, 4)),
+        "full_reset": {"a": draw(st.booleans()), "b": draw(st.booleans())},
+    }  # fmt: skip
+    gammas = {"a": REST, "b": Points(at, (0.0 if start else values[0], *values[1:]))}
+    return gammas, {"a": (0, max(end, start)), "b": (start, 10)}, options
+
+
+@given(windowed())
+def test_what_is_idle_in_a_window_cannot_influence_the_global_model(case):
+    """Numbers stand for the learners' weights: each step draws a new one from the old, as training does."""
+    gammas, windows, options = case
+
+    def run(train_idle):
+        plan = MixPlan(gammas, epochs=10, steps_per_epoch=3, windows=windows, train_idle=train_idle, **options)
+        carried, theta = {"a": (1, 0), "b": (1, 0)}, 1.0  # a weight, and what a full reset clears
+        active = dict.fromkeys(carried, 0)
+        for step in range(plan.steps):
+            for index, name in enumerate(carried):
+                if plan.is_active(name, step):
+                    active[name] += 1
+                    weight, momentum = carried[name]
+                    momentum = (momentum * 5 + step * 7 + index) % 11
+                    carried[name] = (weight * 0.9 + momentum, momentum)
+            weights = plan.weights(step)
+            theta = 0.5 * theta + 0.5 * sum(weights[name] * carried[name][0] for name in carried if weights[name])
+            for name in plan.receivers(step):
+                everything = plan.full_reset[name] or plan.starts_or_ends(name, step)
+                carried[name] = (theta, 0 if everything else carried[name][1])
+        assert {name: plan.active_epochs(name) for name in active} == {
+            n: pytest.approx(c / 3) for n, c in active.items()
+        }
+        for name in active:
+            for epoch in range(10):
+                steps = [plan.is_active(name, step) for step in range(3 * epoch, 3 * epoch + 3)]
+                assert plan.is_active_in_epoch(name, epoch) == any(steps)
+        return theta
+
+    assert run(False) == run(True)

@@ -1,6 +1,7 @@
 """A user's own recipe: extends, task templates, overrides."""
 
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,11 @@ import pytest
 import yaml
 
 from generalist.core.errors import UserError
-from generalist.mixing import REST, Share
+from generalist.core.files import fingerprint
+from generalist.mixing import REST, ByName, OverDepth, Points, Share
+from generalist.models.modules import LastShare, Patterns
 from generalist.recipes.catalogue import load_recipe
-from generalist.recipes.schema import Recipe, first_difference, settings_between
+from generalist.recipes.schema import Recipe, decisive, first_difference, parse_recipe, settings_between
 from generalist.recipes.shipped import merge, recipe_names
 
 Load = Callable[..., Recipe]
@@ -227,3 +230,97 @@ def test_what_to_set_to_get_another_recipe(changes: list[str]) -> None:
     assert first_difference(load_recipe("digits-generalist-t", found), theirs) is None
     assert len(found) >= len(changes)
     assert settings_between(load_recipe("digits-at"), theirs) == []
+
+
+LATE = "digits-generalist-late-d"
+NATURAL = "learners.natural"
+FIELDS: dict[str, Any] = {
+    "trains: fc": Patterns(("fc",)), "trains: [conv5, '*.bn?']": Patterns(("conv5", "*.bn?")),
+    "trains: {last: 1/4}": LastShare(Fraction(1, 4)), "trains: {last: 0.1}": LastShare(Fraction(1, 10)),
+    "trains: '*'": Patterns(("*",)), "starts: 1/3": Fraction(1, 3), "ends: 0.9": Fraction(9, 10),
+    "gamma: {modules: {fc: 0.5, conv5: rest}}": ByName((("conv5", REST), ("fc", Points((Fraction(0),), (0.5,))))),
+    "gamma: {modules: {fc: {share: 0.5}, '*': {at: [0, 1], values: [0, 1]}}}": ByName(
+        (("*", Points((Fraction(0), Fraction(1)), (0.0, 1.0))), ("fc", Share(0.5)))
+    ),
+    "gamma: {depth: [0, 1], at: [0], values: [1]}": OverDepth((0.0, 1.0), Points((Fraction(0),), (1.0,))),
+    "gamma: {depth: [0, 1/2, 1], share: 0.5}": OverDepth((0.0, 0.5, 1.0), Share(0.5)),
+    "gamma: {depth: [1, 0], at: [0], values: [0.3]}": OverDepth((1.0, 0.0), Points((Fraction(0),), (0.3,))),
+    "gamma: {depth: [1, 0], at: [0, 1], values: [0, 1]}": OverDepth(
+        (1.0, 0.0), Points((Fraction(0), Fraction(1)), (0.0, 1.0))
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("given", FIELDS)
+def test_modules_and_windows_are_read_written_and_read_again(load: Load, given: str) -> None:
+    recipe = load(f"extends: {LATE}\nlearners: {{natural: {{{given}}}}}")
+    assert getattr(recipe.learners["natural"], given.partition(":")[0]) == FIELDS[given]
+    again = parse_recipe(yaml.safe_load(recipe.to_yaml()))
+    assert again == recipe
+    assert again.plain() == recipe.plain()
+    assert fingerprint(decisive(again.plain())) == fingerprint(decisive(recipe.plain()))
+
+
+def test_the_order_of_modules_is_of_no_account() -> None:
+    """A mapping has none, and the digest of a recipe knows none."""
+    modules = ("'*': 0.1, fc: 1", "fc: 1, '*': 0.1")
+    first, second = (load_recipe(LATE, [f"{NATURAL}.gamma={{modules: {{{given}}}}}"]) for given in modules)
+    assert first == second
+    assert first.learners["natural"].gamma == second.learners["natural"].gamma
+
+
+SHARE, POINTS = "{share: 0.5}", "{at: [4/5, 1], values: [0, 0.5]}"
+DEPTH, MODULES = "{depth: [0, 1], share: 0.5}", "{modules: {fc: 0.5, layer4.1: 0.2}}"
+GAMMAS = (SHARE, POINTS, DEPTH, MODULES, "{depth: [0, 1]}", "{depth: [1, 0], at: [0, 1], values: [0, 1]}", "0.5",
+          "rest", "{modules: {conv5: {share: 0.25}}}")  # fmt: skip
+
+
+@pytest.mark.parametrize("old", GAMMAS)
+@pytest.mark.parametrize("new", GAMMAS)
+def test_what_makes_one_recipe_of_another_is_told_for_every_kind_of_gamma(old: str, new: str) -> None:
+    ours, theirs = (load_recipe(LATE, ["learners.linf.gamma=0.5", f"{NATURAL}.gamma={gamma}"]) for gamma in (old, new))
+    changes = settings_between(ours, theirs)
+    assert bool(changes) == (old != new)
+    assert load_recipe(LATE, ["learners.linf.gamma=0.5", f"{NATURAL}.gamma={old}", *changes]) == theirs
+
+
+def test_what_makes_one_recipe_of_another_is_told_for_modules_and_windows() -> None:
+    ours, theirs = load_recipe(LATE), load_recipe(LATE, [f"{NATURAL}.trains=null", f"{NATURAL}.starts=1/2"])
+    assert first_difference(ours, theirs) == f"{NATURAL}.trains is ['conv5', 'bn5', 'fc'] here and None there"
+    assert load_recipe(LATE, settings_between(ours, theirs)) == theirs
+    assert (
+        load_recipe(LATE, [f"{NATURAL}.trains=null", f"{NATURAL}.starts=1/2", *settings_between(theirs, ours)]) == ours
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept"),
+    [(DEPTH, "{share: 0.3}", OverDepth((0.0, 1.0), Share(0.3))),
+     (SHARE, "{depth: [0, 1]}", OverDepth((0.0, 1.0), Share(0.5))),
+     (MODULES, SHARE, Share(0.5)), (MODULES, "{depth: [0, 1], share: 0.5}", OverDepth((0.0, 1.0), Share(0.5))),
+     (SHARE, "{modules: {fc: 0.5}}", ByName((("fc", Points((Fraction(0),), (0.5,))),))),
+     (MODULES, "{modules: {fc: 0.5}}", ByName((("fc", Points((Fraction(0),), (0.5,))),)))],
+)  # fmt: skip
+def test_a_gamma_over_another_kind_replaces_it(old: str, new: str, kept: Any) -> None:
+    found = load_recipe(LATE, [f"{NATURAL}.gamma={old}", f"{NATURAL}.gamma={new}"]).learners["natural"].gamma
+    assert found == kept
+
+
+def test_a_checkpoint_stands_for_the_epochs_before_the_first_late_start(tmp_path: Path) -> None:
+    init = [f"init.from={tmp_path / 'x.safetensors'}"]
+    found = load_recipe(LATE, ["training.epochs=12", *init])
+    assert found.init is not None
+    assert found.init.epoch == found.window("natural")[0] == 9
+    for given in ([f"{NATURAL}.starts=0", "learners.linf.ends=1"], ["init.epoch=0"]):
+        other = load_recipe(LATE, [*init, *given])
+        assert other.init is not None
+        assert other.init.epoch == 0
+
+
+def test_a_method_with_other_modules_is_not_that_method() -> None:
+    """A paper's value never stands beside a learner that trains a part of the network."""
+    name = "digits-generalist-d-natural"
+    assert load_recipe(name).method == "generalist-d-natural"
+    assert load_recipe(name, [f"{NATURAL}.trains=[fc]"]).method is None
+    assert load_recipe(name, ["learners.linf.ends=9/10"]).method is None
+    assert load_recipe(LATE).method == "generalist-late-d"

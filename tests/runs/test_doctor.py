@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
+from rich.table import Table
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from generalist.recipes.catalogue import load_recipe
+from generalist.report.tables import probe_table
 from generalist.runs import doctor
 from generalist.runs.doctor import estimate, examine
 from generalist.runs.train import train
@@ -91,3 +94,26 @@ def test_the_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
         (tmp_path / "MNIST" / "raw" / f"{name}-ubyte").write_bytes(b"broken")
     assert examine()["data"]["mnist"].startswith("unusable: ")
+
+
+def test_the_estimate_counts_what_is_left_and_says_what_is_trained(tmp_path: Path) -> None:
+    """From an existing model a late recipe has only its last epochs, and none of linf's, to do."""
+    late = [*CHANGES, "training.epochs=10"]
+    whole = estimate(load_recipe("digits-generalist-late-d", late))
+    at = train(load_recipe("digits-at", [*CHANGES, "training.epochs=1"]), out=tmp_path / "at")
+    rest = estimate(load_recipe("digits-generalist-late-d", [*late, f"init.from={at.folder}"]))
+    steps = 2 * whole["steps"] / 10
+    assert rest["training_seconds"] == pytest.approx(rest["step_seconds"]["natural"] * steps, rel=0.3, abs=0.06)
+    assert rest["training_seconds"] < 0.1 * whole["training_seconds"]
+    rows = [line for line in _printed(probe_table(whole)) if " trains " in line]
+    assert ["linf trains everything, epochs 1–8" in rows[0], "natural trains conv5, bn5, fc (" in rows[1]] == [
+        True,
+        True,
+    ]
+
+
+def _printed(table: Table) -> list[str]:
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get().splitlines()

@@ -1,12 +1,15 @@
+import copy
 from fractions import Fraction
 
 import pytest
 import torch
 from torch import nn
 
-from generalist import Batch, LossTerms, build_model
+from generalist import OBJECTIVES, Batch, LossTerms, build_model
 from generalist.core.schedules import constant
-from generalist.objectives import ObjectiveModule, make_objective
+from generalist.distributed.shared_batchnorm import share_batchnorm_
+from generalist.models.modules import Patterns, replace_tensors_, select_tensors, tensor_names
+from generalist.objectives import ObjectiveModule, make_objective, networks_needed, starts_itself
 from generalist.training.learner import Learner
 from generalist.training.optimizers import OPTIMIZERS
 
@@ -216,3 +219,210 @@ def test_a_loss_far_above_the_limit_is_unusable():
     learner = make(Plain(), loss_limit=0.01)
     step(learner)
     assert learner.bad_steps == 1
+
+
+ONE, TWO = {"threat": "linf:1/10"}, {"threats": ["linf:1/10", "l2:1/2"]}
+WITH = {
+    "natural": {}, "corrupted": {}, "fast": ONE, "agr": {**ONE, "steps": 1, "start": 0},
+    "part": {**ONE, "steps": 1, "start": 0}, "e-at": {"threats": ["linf:1/10", "l1:2"], "steps": 1},
+    **{name: {**TWO, "steps": 1} for name in ("average", "max", "msd", "ramp", "rmc")},
+}  # fmt: skip
+
+
+def cnn():
+    return build_model("small_cnn", classes=3, channels=1, size=8, width=4)
+
+
+def partial(patterns=("conv5", "bn5", "fc"), *, objective=noisy, model=None, **options):
+    model = model or cnn()
+    bound = OPTIMIZERS.bind("sgd", {"lr": 0.1, "momentum": 0.9})
+    trained = select_tensors(model, Patterns(tuple(patterns)))
+    return Learner("a", model, objective, bound, lr=0.1, schedule=constant, trained=trained, **options)
+
+
+def built(name):
+    networks = {need: cnn() for need in networks_needed(name)}
+    return make_objective(name, WITH.get(name, {**ONE, "steps": 1}), networks=networks)
+
+
+def copied(tree):
+    return {key: tensor.clone() for key, tensor in tree.items()}
+
+
+def changed(before, after):
+    return {key for key in before if not torch.equal(before[key], after[key])}
+
+
+NORMS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 3}, {"weight_perturbation": 0.01}, {"weight_averaging": True}])
+@pytest.mark.parametrize("shared_batchnorm", [False, True])
+def test_what_a_learner_does_not_train_is_as_it_was_bit_for_bit(options, shared_batchnorm):
+    model = cnn()
+    if shared_batchnorm:
+        share_batchnorm_(model)
+    learner = partial(model=model, **options)
+    before = copied(learner.tree)
+    for index in range(3):
+        step(learner, index=index)
+        learner.update_average_(0.9)
+    assert changed(before, learner.tree) == set(learner.own)
+    assert {f"network.bn5.{name}" for name in NORMS} <= set(learner.own)
+
+
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES.names() if not starts_itself(name)])
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2, "weight_perturbation": 0.01}], ids=["plain", "parts, AWP"])
+def test_no_objective_moves_what_its_learner_does_not_train(name, options):
+    """Nor does the end of an epoch, a reset, or a step that is not applied."""
+    learner = partial(objective=built(name), **options)
+    before = copied(learner.tree)
+    for index in range(2):
+        learner.step(batch(), progress=Fraction(9, 10), key=(index,))
+    bad = batch()._replace(x=torch.full((12, 1, 8, 8), float("nan")))
+    kept = copied(learner.tree)
+    learner.step(bad, progress=Fraction(9, 10), key=(2,))
+    assert learner.bad_steps == 1
+    assert changed(kept, learner.tree) == set()
+    learner.end_epoch_()
+    assert changed(before, learner.tree) <= set(learner.own)
+    assert "network.fc.weight" in changed(before, learner.tree)
+    assert all(parameter.grad is None for key, parameter in learner.model.named_parameters() if key not in learner.own)
+    learner.reset_(before, momentum=True, averages=True)
+    assert changed(before, learner.tree) == set()
+
+
+def test_the_clean_copy_of_ramp_moves_what_the_model_moves_and_no_more():
+    objective = built("ramp")
+    learner = partial(objective=objective)
+    before = copied(objective.clean.state_dict())
+    step(learner)
+    assert changed(before, objective.clean.state_dict()) == set(learner.own)
+    momenta = {key for key in learner.save()[0] if key.startswith("optimizer/momentum_buffer/objective/clean.")}
+    trained = {key for key, _ in learner.model.named_parameters() if key in learner.own}
+    assert {key.partition("clean.")[2] for key in momenta} == trained
+
+
+def test_the_guide_of_lbgat_is_trained_whole():
+    objective = built("lbgat")
+    learner = partial(objective=objective)
+    before = copied(objective.guide.state_dict())
+    step(learner)
+    assert changed(before, objective.guide.state_dict()) == set(before)
+
+
+@pytest.mark.parametrize(
+    "patterns", [("*.weight",), ("bn1.weight", "fc"), ("*.bias", "fc"), ("bn*.running_mean", "fc")]
+)
+def test_running_statistics_that_are_not_trained_are_used_and_kept(patterns):
+    """Also where the scale beside them is trained."""
+    learner = partial(patterns)
+    before = copied(learner.tree)
+    step(learner)
+    assert changed(before, learner.tree) <= set(learner.own)
+    assert not learner.model.network.bn1.training
+    x = batch().x
+    with torch.no_grad():
+        here = learner.model.network.bn1(learner.model.network.conv1(learner.model.normalize(x)))
+        expected = copy.deepcopy(learner.model.network.bn1).eval()(
+            learner.model.network.conv1(learner.model.normalize(x))
+        )
+    assert torch.equal(here, expected)
+
+
+def test_statistics_of_what_is_trained_are_measured():
+    learner = partial(("bn1", "fc"))
+    before = copied(learner.tree)
+    step(learner)
+    assert {f"network.bn1.{name}" for name in NORMS} <= changed(before, learner.tree)
+
+
+def test_the_backward_pass_ends_at_the_first_module_that_is_trained():
+    """Nothing of the layers before it is kept for a backward pass."""
+
+    def kept(learner):
+        sizes = []
+        pack = lambda tensor: sizes.append(tuple(tensor.shape)) or tensor  # noqa: E731
+        seen = {}
+        hooks = [
+            module.register_forward_hook(lambda m, inputs, output, name=name: seen.update({name: output.requires_grad}))
+            for name, module in learner.model.network.named_children()
+        ]
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            step(learner)
+        for hook in hooks:
+            hook.remove()
+        return sizes, seen
+
+    whole, seen = kept(make(cnn()))
+    assert all(seen.values())
+    first = whole[:3]
+    part, seen = kept(partial())
+    assert {name for name, graph in seen.items() if graph} - {"relu"} == {"conv5", "bn5", "fc"}
+    assert len(part) < len(whole) / 2
+    assert (12, 1, 8, 8) in first
+    assert (12, 1, 8, 8) not in part
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_partial_learner_carries_only_what_it_trains(optimizer):
+    model = cnn()
+    trained = select_tensors(model, Patterns(("fc",)))
+    bound = OPTIMIZERS.bind(optimizer, {"lr": 0.1})
+    learner = Learner("a", model, noisy, bound, lr=0.1, schedule=constant, trained=trained, weight_averaging=True)
+    step(learner)
+    learner.update_average_(0.9)
+    tensors, _ = learner.save()
+    assert {key.rpartition("/")[2] for key in tensors} == set(trained)
+    assert set(learner.average) == set(learner.mixed) == set(trained)
+    everything = make(cnn(), optimizer, weight_averaging=True)
+    step(everything)
+    size = lambda state: sum(tensor.numel() for tensor in state.values())  # noqa: E731
+    assert size(tensors) < 0.1 * size(everything.save()[0])
+
+
+def test_a_partial_learner_goes_on_bit_for_bit_from_what_it_saved():
+    def fresh():
+        return partial(weight_averaging=True)
+
+    first = fresh()
+    step(first)
+    first.update_average_(0.5)
+    tensors, values = first.save()
+    second = fresh()
+    second.load(copied(tensors), values)
+    for learner in (first, second):
+        step(learner, index=1)
+        learner.update_average_(0.5)
+    assert changed(first.tree, second.tree) == changed(first.mixed, second.mixed) == set()
+
+
+def test_the_mixed_model_has_the_running_average_of_what_is_trained():
+    learner = partial(weight_averaging=True)
+    step(learner)
+    learner.update_average_(0.5)
+    model = learner.mixed_model()
+    state = model.state_dict()
+    assert changed(learner.average, {key: state[key] for key in learner.average}) == set()
+    assert changed(learner.frozen_tree, {key: state[key] for key in learner.frozen_tree}) == set()
+    assert "network.fc.weight" in changed(learner.tree, state)
+    plain = partial()
+    assert plain.mixed_model() is plain.model
+
+
+def test_learners_that_share_what_they_do_not_train_see_each_others_resets():
+    first, second = cnn(), cnn()
+    shared = {}
+    for model in (first, second):
+        trained = select_tensors(model, Patterns(("fc",)))
+        replace_tensors_(model, shared, [key for key in tensor_names(model) if key not in trained])
+    a, b = partial(("fc",), model=first), partial(("fc",), model=second)
+    step(a), step(b, index=1)
+    assert {key for key in a.tree if a.tree[key].data_ptr() == b.tree[key].data_ptr()} == set(a.frozen_tree)
+    target = {key: torch.ones_like(tensor) for key, tensor in a.tree.items()}
+    for learner in (a, b):
+        learner.reset_(target, momentum=True, averages=True)
+    assert torch.equal(a.model(batch().x), b.model(batch().x))
+    step(a), step(b, index=1)
+    assert "network.fc.weight" in changed(target, a.tree)
+    assert changed(target, a.tree) | changed(target, b.tree) <= set(a.own)

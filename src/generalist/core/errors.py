@@ -73,5 +73,5 @@ def unknown(kind: str, given: Any, known: Iterable[str]) -> UserError:
     """The error for a name that is not among the known ones, with the near-miss suggested."""
     names = sorted(known)
     close = difflib.get_close_matches(given, names, n=1, cutoff=0.6) if isinstance(given, str) else []
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {cut(', '.join(names), LONGEST_LINE)}"
     return UserError(f"unknown {kind} {shown(given)}; {hint}")

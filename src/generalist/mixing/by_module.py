@@ -8,7 +8,7 @@ from torch import nn
 
 from generalist.core.errors import UserError
 from generalist.core.schedules import interpolate
-from generalist.mixing.plan import REST, WHOLE, Gamma, Points, Share, scaled
+from generalist.mixing.plan import WHOLE, Gamma, Points, Share, scaled
 from generalist.models.modules import EVERYTHING, Patterns, depths, describe, select_tensors, tensor_names
 
 NOTHING = Points((Fraction(0),), (0.0,))
@@ -16,7 +16,10 @@ NOTHING = Points((Fraction(0),), (0.0,))
 
 @dataclass(frozen=True)
 class ByName:
-    """γ per pattern of module names; the first pattern that matches counts, and elsewhere γ is 0."""
+    """γ per pattern of module names; of those that match, the longest counts, and elsewhere γ is 0.
+
+    The order of the patterns does not matter, as it does not in the mapping that a recipe gives.
+    """
 
     filters: tuple[tuple[str, Gamma], ...]
 
@@ -78,17 +81,8 @@ def _per_tensor(model: nn.Module, gamma: ModuleGamma) -> dict[str, Gamma]:
         return {name: scaled(gamma.gamma, interpolate(Fraction(deep[name]), at, gamma.values)) for name in names}
     if isinstance(gamma, ByName):
         found: dict[str, Gamma] = dict.fromkeys(names, NOTHING)
-        for pattern, value in reversed(gamma.filters):
+        for pattern, value in sorted(gamma.filters, key=lambda item: (len(item[0]), item[0])):
             matching = names if pattern == EVERYTHING else select_tensors(model, Patterns((pattern,)))
             found |= dict.fromkeys(matching, value)
         return found
     return dict.fromkeys(names, gamma)
-
-
-def without_modules(gamma: ModuleGamma) -> Gamma:
-    """γ where it is not known which module is meant: that of the deepest, or of the last pattern."""
-    if isinstance(gamma, OverDepth):
-        return scaled(gamma.gamma, gamma.values[-1])
-    if isinstance(gamma, ByName):
-        return REST if any(value == REST for _, value in gamma.filters) else gamma.filters[0][1]
-    return gamma

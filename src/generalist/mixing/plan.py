@@ -88,12 +88,19 @@ class MixPlan:
     windows: Mapping[str, tuple[int, int]] | None = None
 
     def __post_init__(self) -> None:
-        if not any(self._window(name)[0] == 0 for name in self.gammas):
-            raise UserError(f"no learner is trained from the start: {', '.join(self.gammas)} all start later")
+        self._check_windows()
         for part, gammas in self.parted.items():
             self._check_sums(part, gammas)
         for name in self.gammas:
             self._check_idle_before_start(name)
+
+    def _check_windows(self) -> None:
+        """There is no epoch in which nobody is trained: whoever asks for one has made a mistake."""
+        for epoch in range(self.epochs) if self.windows else ():
+            if not any(self._in_window(name, epoch) for name in self.gammas):
+                given = ", ".join("{} {}–{}".format(name, *self._window(name)) for name in self.gammas)
+                when = "from the start" if epoch == 0 else f"after epoch {epoch}"
+                raise UserError(f"no learner is trained {when}; let one start earlier or end later (epochs: {given})")
 
     def _check_sums(self, part: str, gammas: Mapping[str, Gamma]) -> None:
         where = "" if part == WHOLE else f" in {part}"
@@ -115,8 +122,7 @@ class MixPlan:
     def _check_idle_before_start(self, name: str) -> None:
         """A learner that has not started yet has nothing to give."""
         start = self._window(name)[0] * self.steps_per_epoch
-        look = {start - 1, *(int(at * self.steps) for at in self._breaks)}
-        for step in sorted(step for step in look if 0 <= step < start):
+        for step in sorted(step for step in {start - 1, *self._steps_at_breaks} if 0 <= step < start):
             if self.weights(step)[name] > TOLERANCE:
                 raise UserError(
                     f"learner {name!r} starts after epoch {self._window(name)[0]}; its gamma must be 0 until then, got"
@@ -199,6 +205,10 @@ class MixPlan:
             found |= {name for name in self.gammas if epoch in self._window(name)}
         return tuple(name for name in self.gammas if name in found)
 
+    def starts_or_ends(self, name: str, step: int) -> bool:
+        """Whether the learner's window begins or ends once this step is done: it carries nothing over from before."""
+        return self.ends_epoch(step) and (step + 1) // self.steps_per_epoch in self._window(name)
+
     def redistributes_in(self, epoch: int) -> bool:
         """Whether learners are reset to θ_g in this epoch, counted from 1, or at its end."""
         first, end = (epoch - 1) * self.steps_per_epoch, epoch * self.steps_per_epoch
@@ -267,10 +277,10 @@ class MixPlan:
         below = {int(at * self.steps) for at in self._breaks}
         return below | {step + 1 for step in below} | {step - 1 for step in below}
 
-    def active_epochs(self, name: str) -> float:
-        """How many epochs' worth of steps the learner is trained."""
+    def active_epochs(self, name: str, *, since: int = 0) -> float:
+        """How many epochs' worth of steps the learner is trained, from epoch `since` on (counted from 0)."""
         live = 0
-        for first in range(0, self.steps, self.steps_per_epoch):
+        for first in range(since * self.steps_per_epoch, self.steps, self.steps_per_epoch):
             last = first + self.steps_per_epoch - 1
             ends = self.is_active(name, first), self.is_active(name, last)
             step_by_step = self.redistribution == "every_step" and self.redistributes_after(first)

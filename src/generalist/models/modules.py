@@ -2,13 +2,14 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from math import ceil
 
 from torch import nn
 
-from generalist.core.errors import UserError, cut, unknown
+from generalist.core.errors import UserError, cut, shown, unknown
 from generalist.core.types import StateTree
 from generalist.models.spec import Classifier
 
@@ -79,9 +80,17 @@ def select_tensors(model: nn.Module, selection: Selection) -> frozenset[str]:
     found = {pattern: {name for name in names if _matches(_own(model, name), pattern)} for pattern in selection.names}
     for pattern, tensors in found.items():
         if not tensors:
-            known = dict.fromkeys(part for name in names for part in _ancestors(_own(model, name)))
-            raise unknown("module", pattern, known) if len(known) < LONGEST_LIST else _no_module(pattern, known)
+            raise _no_module(pattern, [_own(model, name) for name in names])
     return frozenset().union(*found.values())
+
+
+def _no_module(pattern: str, tensors: Sequence[str]) -> UserError:
+    """With the near-miss of any depth suggested; the list is that of the top level, as deep networks have thousands."""
+    known = dict.fromkeys(part for name in tensors for part in _ancestors(name))
+    if get_close_matches(pattern, known, n=1):
+        return unknown("module", pattern, known)
+    listed = ", ".join(dict.fromkeys(name.partition(".")[0] for name in tensors))
+    return UserError(f"unknown module {shown(pattern)}; known: {cut(listed, LONGEST_LIST)}")
 
 
 def replace_tensors_(model: nn.Module, shared: StateTree, names: Collection[str]) -> None:
@@ -96,15 +105,16 @@ def replace_tensors_(model: nn.Module, shared: StateTree, names: Collection[str]
             module._buffers[key] = shared.setdefault(name, module.get_buffer(key))
 
 
-def _no_module(pattern: str, known: Sequence[str] | dict[str, None]) -> UserError:
-    listed = cut(", ".join(known), LONGEST_LIST)
-    return UserError(f"unknown module {pattern!r}; known: {listed}")
-
-
 def depths(model: nn.Module) -> dict[str, float]:
     """How deep each tensor of the state lies: 0 for the first layer with a weight, 1 for the last."""
     last = max(1, _layers(model) - 1)
     return {name: min(1.0, number / last) for name, number in _layer_numbers(model).items()}
+
+
+def depth_below(model: nn.Module, tensors: Collection[str]) -> float:
+    """The share of the layers that a backward pass to these tensors goes through: 1 where the first layer is one."""
+    numbers = _layer_numbers(model)
+    return 1 - min((numbers[name] for name in tensors), default=0) / _layers(model)
 
 
 def module_groups(model: nn.Module) -> dict[str, list[str]]:

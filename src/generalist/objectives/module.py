@@ -37,7 +37,10 @@ class ObjectiveModule(nn.Module):
         raise NotImplementedError
 
     def attach_(self, model: nn.Module) -> None:
-        """Called once, before the optimizer is made: build the networks that are trained beside the model."""
+        """Called once, before the optimizer is made: build the networks that are trained beside the model.
+
+        Parameters that the learner does not train have `requires_grad` off by now.
+        """
 
     def step_ended_(self, *, usable: bool, context: StepContext) -> None:
         """Called after every step, with the context of the step; one that is not usable was not applied."""

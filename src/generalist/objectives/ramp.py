@@ -58,7 +58,8 @@ class Ramp(ObjectiveModule):
             )
             for threat in self._threats
         )  # fmt: skip
-        self.clean.train(model.training)
+        for ours, theirs in zip(self.clean.modules(), model.modules(), strict=True):
+            ours.training = theirs.training  # what the model does not train, the copy does not either
 
         def loss() -> LossTerms:
             z_s, z_t = model(source).float(), model(target).float()

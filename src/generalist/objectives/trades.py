@@ -98,7 +98,7 @@ class BoundaryGuided(ObjectiveModule):
         self._threat, self._beta, self._steps, self._step_size = threat, beta, steps, step_size
 
     def attach_(self, model: nn.Module) -> None:
-        self.guide = copy.deepcopy(model)
+        self.guide = copy.deepcopy(model).requires_grad_(True)  # all of it, also beside a model that trains a part
 
     def forward(self, model: nn.Module, x: Tensor, y: Tensor, *, context: StepContext) -> Loss:
         x_adv = diverging(

@@ -10,7 +10,7 @@ from generalist.core.errors import LONGEST_VALUE, UserError, cut, shown, unknown
 from generalist.core.files import user_path
 from generalist.core.threat import Threat, parse_fraction
 from generalist.core.yaml_text import DEEPEST, parse_yaml
-from generalist.recipes.schema import Recipe, parse_recipe
+from generalist.recipes.schema import Recipe, epoch_at, parse_recipe
 from generalist.recipes.shipped import (
     ATTACK_FIELDS,
     Raw,
@@ -78,7 +78,7 @@ def _init_completed(raw: Raw) -> Raw:
     epochs = training.get("epochs")
     if not later or not isinstance(epochs, int):
         return raw
-    return {**raw, "init": {**init, "epoch": round(min(later) * epochs)}}
+    return {**raw, "init": {**init, "epoch": epoch_at(min(later), epochs)}}
 
 
 def _as_texts(overrides: Overrides) -> list[str]:
@@ -105,11 +105,13 @@ def method_of(recipe: Recipe) -> str | None:
 
 
 def _objectives(recipe: Recipe) -> dict[str, Any]:
-    """What makes a method, by learner: the objective with its fields, those of its attack aside."""
+    """What makes a method, by learner: the objective with its fields, those of its attack aside, what of the network it
+    trains, and when."""
     found = {}
     for name, learner in recipe.learners.items():
         fields = {key: value for key, value in learner.objective.options.items() if key not in ATTACK_FIELDS}
-        found[name] = learner.objective.name, fields, learner.weight_perturbation
+        when = learner.trains, learner.starts, learner.ends
+        found[name] = learner.objective.name, fields, learner.weight_perturbation, *when
     return found
 
 

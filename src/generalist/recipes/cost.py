@@ -1,5 +1,6 @@
 """What a recipe costs, before it runs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
@@ -20,9 +21,13 @@ AT_PASSES = 11  # PGD-10 and the step itself
 
 @dataclass
 class _Tally:
-    """Images that went through a network, forward or backward; copies of a network share it."""
+    """Images that went through a network, forward or backward; copies of a network share it.
 
-    images: int = 0
+    `depth` is the share of the network that a backward pass goes through.
+    """
+
+    images: float = 0.0
+    depth: float = 1.0
 
     def __deepcopy__(self, memo: Any) -> "_Tally":
         return self
@@ -43,11 +48,15 @@ class _Counted(nn.Module):
         return logits
 
     def _backward(self, gradient: Tensor) -> None:
-        self.tally.images += len(gradient)
+        self.tally.images += len(gradient) * self.tally.depth
 
 
-def passes_per_step(section: LearnerSection) -> float:
-    """Forward and backward passes of one step, counted, in units of one of each; late in training, if that matters."""
+def passes_per_step(section: LearnerSection, *, depth: float = 1.0) -> float:
+    """Forward and backward passes of one step, counted, in units of one of each; late in training, if that matters.
+
+    `depth` is the share of the network down to which the learner trains: gradients for weights go no further. Those of
+    an attack go through all of it.
+    """
     tally = _Tally()
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -61,6 +70,7 @@ def passes_per_step(section: LearnerSection) -> float:
     tally.images = 0
     context = step_context("cost", ids=torch.arange(PROBE_IMAGES), progress=0.99)
     loss = objective(model, x, y, context=context)
+    tally.depth = depth
     with perturbed_weights(model, loss, section.weight_perturbation, context=context):
         loss().total.backward()
     return tally.images / (2 * PROBE_IMAGES)
@@ -74,16 +84,25 @@ class Workload:
     steps_per_epoch: int
 
     @classmethod
-    def of(cls, recipe: Recipe, plan: MixPlan, *, validated: int, ranks: int) -> "Workload":
+    def of(
+        cls,
+        recipe: Recipe,
+        plan: MixPlan,
+        *,
+        validated: int,
+        ranks: int,
+        depths: Mapping[str, float] | None = None,
+    ) -> "Workload":
         """In passes of a batch, on the rank that has most to do; `validated` images are attacked at a validation."""
-        costs = {name: passes_per_step(section) for name, section in recipe.learners.items()}
+        costs = passes(recipe, depths)
         validation, batch_size = recipe.validation, recipe.training.batch_size
         judged = validated / batch_size / ranks * (0.5 + len(validation.threats) * (validation.steps + 0.5))
         epochs = []
         for phase in phases(plan, costs, ranks=ranks, batch_size=batch_size):
             for epoch in range(phase.first_epoch + 1, phase.first_epoch + phase.epochs + 1):
                 due = epoch % validation.every_epochs == 0 or epoch == plan.epochs
-                epochs.append(plan.steps_per_epoch * phase.load + due * (1 + len(phase.costs)) * judged)
+                learners = costs if epoch == plan.epochs else phase.costs  # at the end also those that ended before
+                epochs.append(plan.steps_per_epoch * phase.load + due * (1 + len(learners)) * judged)
         return cls(tuple(accumulate(epochs, initial=0.0)), plan.steps_per_epoch)
 
     def share(self, step: int) -> float:
@@ -95,7 +114,16 @@ class Workload:
         return done / self.until[-1]
 
 
-def cost_in_at(recipe: Recipe, plan: MixPlan) -> float:
-    """The passes of the whole plan over those of one PGD-10 AT run of the same length."""
-    passes = sum(plan.active_epochs(name) * passes_per_step(section) for name, section in recipe.learners.items())
-    return float(passes / (AT_PASSES * Fraction(plan.epochs)))
+def passes(recipe: Recipe, depths: Mapping[str, float] | None = None) -> dict[str, float]:
+    """`passes_per_step` of every learner; `depths` are the shares of the network that they train down to."""
+    return {
+        name: passes_per_step(section, depth=(depths or {}).get(name, 1.0)) for name, section in recipe.learners.items()
+    }
+
+
+def cost_in_at(recipe: Recipe, plan: MixPlan, depths: Mapping[str, float] | None = None) -> float:
+    """The passes that are left of the plan, from `init.epoch` on, over those of one whole PGD-10 AT run."""
+    work = sum(
+        plan.active_epochs(name, since=recipe.first_epoch) * each for name, each in passes(recipe, depths).items()
+    )
+    return float(work / (AT_PASSES * Fraction(plan.epochs)))

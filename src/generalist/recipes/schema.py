@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import floor
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -82,9 +83,6 @@ class _GammaPoints(BaseModel):
     values: tuple[Unit, ...]
 
 
-"""A mapping that gives γ has one of these; `depth` may stand beside the first two."""
-
-
 def _gamma(value: Any) -> ModuleGamma:
     """γ as below, or by module: {modules: {layer4: 0.5, fc: 0.8}}, {depth: [0, 1], share: 0.5}"""
     if isinstance(value, ByName | OverDepth):
@@ -92,7 +90,8 @@ def _gamma(value: Any) -> ModuleGamma:
     if isinstance(value, Mapping) and "modules" in value:
         if len(value) > 1 or not isinstance(value["modules"], Mapping) or not value["modules"]:
             raise ValueError(f"modules takes gammas by module name, and nothing beside it, got {shown(dict(value))}")
-        return ByName(tuple((_text(str(name)), _plain_gamma_of(gamma)) for name, gamma in value["modules"].items()))
+        filters = {_text(str(name)): _plain_gamma_of(gamma) for name, gamma in value["modules"].items()}
+        return ByName(tuple(sorted(filters.items(), key=lambda item: item[0])))
     if isinstance(value, Mapping) and "depth" in value:
         rest = {key: given for key, given in value.items() if key != "depth"}
         factors, gamma = value["depth"], _plain_gamma_of(rest) if rest else Points((Fraction(0),), (1.0,))
@@ -239,8 +238,8 @@ class LearnerSection(Section):
     """A task: objective, optimizer, schedule, and the weight γ in the global learner.
 
     `weight_perturbation` is AWP's γ: 0.01 around AT, 0.005 around TRADES. `trains` are the modules that the learner
-    moves: names with * and ?, or {last: 1/4}. `starts` and `ends` are shares of training; the schedule runs over the
-    epochs between them.
+    moves: names with * and ?, or {last: 1/4}. `starts` and `ends` are shares of training, counted in whole epochs; the
+    schedule runs over the epochs between them.
     """
 
     objective: Annotated[Component, BeforeValidator(_component(OBJECTIVES)), _AsPlain]
@@ -295,6 +294,14 @@ class ValidationSection(Section):
     images: Count | None = None
     steps: Steps = 20
     batch_size: Count = 250
+
+
+def epoch_at(share: Fraction, epochs: int) -> int:
+    """The epoch, counted from 0, in which so large a share of training is over. A learner starts and ends with it.
+
+    It is never later than the share itself, so that a gamma that rises from there on is 0 before the learner starts.
+    """
+    return floor(share * epochs)
 
 
 class InitSection(Section):
@@ -373,10 +380,15 @@ class Recipe(Section):
             raise ValueError(f"init.epoch must be below training.epochs {self.training.epochs}, got {self.init.epoch}")
         return self
 
+    @property
+    def first_epoch(self) -> int:
+        """The first epoch that is trained here, counted from 0; what `init` is from has done those before it."""
+        return self.init.epoch if self.init else 0
+
     def window(self, learner: str) -> tuple[int, int]:
         """The epochs in which the learner is trained, counted from 0: the first, and the one after the last."""
         section, epochs = self.learners[learner], self.training.epochs
-        return round(section.starts * epochs), round(section.ends * epochs)
+        return epoch_at(section.starts, epochs), epoch_at(section.ends, epochs)
 
     def plain(self) -> dict[str, Any]:
         """Nothing but strings, numbers, lists and mappings: what `recipe.yaml` holds."""
@@ -458,7 +470,8 @@ def differences(ours: Recipe, theirs: Recipe) -> list[Differing]:
     """The fields that decide results and differ."""
 
     def walk(a: Any, b: Any, path: tuple[str, ...]) -> Iterator[Differing]:
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
+        by_module = any(isinstance(side, Mapping) and "modules" in side for side in (a, b)) and path[-1:] == ("gamma",)
+        if isinstance(a, Mapping) and isinstance(b, Mapping) and not by_module:
             for key in [*a, *(key for key in b if key not in a)]:
                 yield from walk(a.get(key), b.get(key), (*path, key))
         elif path == ("data", "extra", "file") and a and b and PurePath(a).name == PurePath(b).name:
@@ -482,8 +495,7 @@ def settings_between(ours: Recipe, theirs: Recipe) -> list[str]:
     for path, _, there in differences(ours, theirs):
         if path == ("name",) or (path[0] == "learners" and len(path) < 3):
             return []
-        if there is not None:
-            value = yaml.safe_dump(there, default_flow_style=True, allow_unicode=True, width=10**6)
-            value = value.removesuffix("...\n").strip()  # which YAML writes after a lone number
-            changes.append(f"{'.'.join(path)}={value}")
+        value = yaml.safe_dump(there, default_flow_style=True, allow_unicode=True, width=10**6)
+        value = value.removesuffix("...\n").strip()  # which YAML writes after a lone number
+        changes.append(f"{'.'.join(path)}={value}")
     return changes

@@ -70,7 +70,8 @@ def _another(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     renamed = "name" in new and "name" in old and new["name"] != old["name"]
     kinds = ("share", "at", "modules")
     before, after = ({kind for kind in kinds if kind in given} for given in (old, new))
-    return renamed or bool(before and after and before != after)
+    by_module = "modules" in new or ("modules" in old and "depth" in new)  # its modules are one value
+    return renamed or by_module or bool(before and after and before != after)
 
 
 ATTACK_FIELDS = ("threat", "threats", "steps", "step_size")

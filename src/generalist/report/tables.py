@@ -116,6 +116,7 @@ def plan_lines(facts: Mapping[str, Any]) -> list[str]:
     resets = _few(facts["resets_after_epochs"]) or "none"
     alone = len(facts["learners"]) == 1
     return [
+        *_part_lines(facts),
         *_placement_lines(facts),
         f"images: {images}",
         f"length: {facts['epochs']} epochs of {facts['steps_per_epoch']} steps",
@@ -123,6 +124,18 @@ def plan_lines(facts: Mapping[str, Any]) -> list[str]:
         f"cost: {facts['cost_in_at']:.2f} × a PGD-10 AT run of the same length",
         f"on {facts['device']} in {facts['precision']}",
     ]
+
+
+def _part_lines(facts: Mapping[str, Any]) -> list[str]:
+    """What a learner trains and when, for those that do not train everything all the time."""
+    lines = []
+    for name, row in facts["learners"].items():
+        first, last = row["epochs"]
+        trains = row["trains"]
+        said = [f"{trains['modules']} ({trains['parameters']:,} parameters)"] if trains else []
+        said += [f"epochs {first}–{last}"] if [first, last] != [1, facts["epochs"]] else []
+        lines += [f"{name} trains {', '.join(said if trains else ['everything', *said])}"] if said else []
+    return lines
 
 
 def _few(numbers: Sequence[int], most: int = 40) -> str:
@@ -166,6 +179,7 @@ def probe_table(probe: Mapping[str, Any]) -> Table:
         ("whole run", f"about {duration(probe['total_seconds'])} on {probe['device']}, {probe['threads']} thread(s)"),
         ("of it validation", duration(probe["validation_seconds"])),
         ("cost", f"{probe['cost_in_at']:.2f} × a PGD-10 AT run of the same length"),
+        *(("learner", line) for line in _part_lines(probe)),
         *((f"one step of {name}", f"{seconds * 1000:.1f} ms") for name, seconds in probe["step_seconds"].items()),
         ("parameters", f"{probe['parameters']:,}"),
         ("peak memory", f"{probe['peak_memory_mib']:,} MiB"),

@@ -5,6 +5,7 @@ import platform
 import resource
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,6 +17,7 @@ from generalist.core.errors import UserError
 from generalist.data import DATASETS, OWN_ROOT, SOURCES, ArraySplit, MissingData, load_dataset, sequential_batches
 from generalist.data.locate import data_root
 from generalist.evaluation import evaluate_split
+from generalist.models.modules import describe
 from generalist.recipes.cost import cost_in_at
 from generalist.recipes.schema import Recipe
 from generalist.runs.experiment import Experiment, build
@@ -62,7 +64,8 @@ def outline(experiment: Experiment, *, ranks: int = 1) -> dict[str, Any]:
             "optimizer": section.optimizer.name,
             "lr": section.optimizer.options["lr"],
             "gamma": [round(plan.weights(min(plan.steps - 1, plan.steps * k // 6))[name], 3) for k in range(7)],
-            "live_epochs": plan.active_epochs(name),
+            "live_epochs": plan.active_epochs(name, since=recipe.first_epoch),
+            **_part(experiment, name),
         }
         for name, section in recipe.learners.items()
     }
@@ -81,11 +84,19 @@ def outline(experiment: Experiment, *, ranks: int = 1) -> dict[str, Any]:
         "epochs": plan.epochs,
         "steps_per_epoch": plan.steps_per_epoch,
         "resets_after_epochs": [epoch for epoch, last in ends.items() if plan.redistributes_after(last)],
-        "cost_in_at": round(cost_in_at(recipe, plan), 3),
+        "cost_in_at": round(cost_in_at(recipe, plan, experiment.depths), 3),
         "device": str(experiment.device),
         "precision": str(experiment.precision).removeprefix("torch."),
         "learners": learners,
     }
+
+
+def _part(experiment: Experiment, name: str) -> dict[str, Any]:
+    """The first and last epoch of a learner, and its modules and their parameters if it does not train everything."""
+    learner, (first, end) = experiment.state.learners[name], experiment.recipe.window(name)
+    sizes = {key: parameter.numel() for key, parameter in learner.model.named_parameters() if key in learner.own}
+    trains = {"modules": describe(learner.model, learner.own), "parameters": sum(sizes.values())}
+    return {"epochs": [first + 1, end], "trains": trains if learner.frozen_tree else None}
 
 
 def estimate(recipe: Recipe, *, download: bool = False) -> dict[str, Any]:
@@ -94,19 +105,19 @@ def estimate(recipe: Recipe, *, download: bool = False) -> dict[str, Any]:
     plan, state = experiment.plan, experiment.state
     budget = PROBE_SECONDS / (len(state.learners) + 1)
     step_seconds = {name: _time_steps(experiment, name, budget) for name in state.learners}
-    share_left = 1 - state.step / plan.steps
-    training = sum(
-        seconds * plan.active_epochs(name) * plan.steps_per_epoch * share_left for name, seconds in step_seconds.items()
-    )
-    validation = _time_validation(experiment, budget) * share_left
+    live = {name: plan.active_epochs(name, since=recipe.first_epoch) for name in state.learners}
+    training = sum(seconds * live[name] * plan.steps_per_epoch for name, seconds in step_seconds.items())
+    validation = _time_validation(experiment, budget, live)
     return {
         "recipe": recipe.name,
         "device": str(experiment.device),
         "precision": str(experiment.precision).removeprefix("torch."),
         "threads": torch.get_num_threads(),
+        "epochs": plan.epochs,
         "steps": plan.steps,
+        "learners": {name: _part(experiment, name) for name in state.learners},
         "parameters": sum(p.numel() for p in state.global_model.parameters()),
-        "cost_in_at": round(cost_in_at(recipe, plan), 3),
+        "cost_in_at": round(cost_in_at(recipe, plan, experiment.depths), 3),
         "step_seconds": {name: round(seconds, 5) for name, seconds in step_seconds.items()},
         "training_seconds": round(training, 1),
         "validation_seconds": round(validation, 1),
@@ -128,7 +139,7 @@ def _time_steps(experiment: Experiment, name: str, budget: float) -> float:
     return median(taken[1:] or taken)
 
 
-def _time_validation(experiment: Experiment, budget: float) -> float:
+def _time_validation(experiment: Experiment, budget: float, live: Mapping[str, float]) -> float:
     """A validation of a few images, scaled to all validations of all models.
 
     The model's own answers are the labels: only images that a model gets right are attacked, and a trained model gets
@@ -152,9 +163,9 @@ def _time_validation(experiment: Experiment, budget: float) -> float:
         if count == images or seconds > budget / 4:
             break
         count = min(4 * count, images)
-    rounds = -(-plan.epochs // validation.every_epochs)
-    models = 1 + sum(plan.active_epochs(name) / plan.epochs for name in experiment.state.learners)
-    return seconds / count * images * rounds * models
+    epochs = plan.epochs - experiment.recipe.first_epoch
+    models = 1 + sum(live.values()) / epochs
+    return seconds / count * images * -(-epochs // validation.every_epochs) * models
 
 
 def _synchronise(device: torch.device) -> None:

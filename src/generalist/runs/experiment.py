@@ -30,9 +30,9 @@ from generalist.data import (
 )
 from generalist.distributed.shared_batchnorm import share_batchnorm_
 from generalist.evaluation import evaluate_split
-from generalist.mixing import MixPlan, Part, has_batchnorm, parts_of, recalibrate_, without_modules
+from generalist.mixing import Gamma, MixPlan, Part, has_batchnorm, parts_of, recalibrate_
 from generalist.models import build_model, is_foreign, load_weights
-from generalist.models.modules import replace_tensors_, select_tensors, tensor_names
+from generalist.models.modules import depth_below, replace_tensors_, select_tensors, tensor_names
 from generalist.objectives import carries_state, make_objective
 from generalist.recipes.schema import LABELS, LearnerSection, Recipe
 from generalist.runs.folder import RunPaths
@@ -117,11 +117,14 @@ class Experiment:
             yield variant
 
     def redistribute_(self, names: Sequence[str]) -> None:
-        """θ_a ← θ_g for these learners."""
+        """θ_a ← θ_g for these learners. One that starts or ends now keeps nothing, whatever resets leave alone."""
         state = {name: tensor.clone() for name, tensor in self.global_model().state_dict().items()}
         mixing = self.recipe.mixing
-        for learner in (self.state.learners[name] for name in names):
-            learner.reset_(state, momentum=mixing.momentum == "reset", averages=mixing.averages == "reset")
+        for name in names:
+            anew = self.plan.starts_or_ends(name, self.state.step - 1)
+            self.state.learners[name].reset_(
+                state, momentum=anew or mixing.momentum == "reset", averages=anew or mixing.averages == "reset"
+            )
 
     def validate(self, model: nn.Module) -> Scores:
         """Natural and PGD accuracy on the split that the recipe selects by."""
@@ -137,6 +140,11 @@ class Experiment:
             workers=self.recipe.data.workers,
         ).record()
         return Scores(evaluation["natural"], evaluation["robust"])
+
+    @property
+    def depths(self) -> dict[str, float]:
+        """The share of the network that each learner's backward pass goes through."""
+        return {name: depth_below(a.model, a.own) for name, a in self.state.learners.items()}
 
     @property
     def selection_split(self) -> Split:
@@ -177,7 +185,7 @@ def build(
     mixture = _mixture(recipe, dataset, networks.get(LABELS), labelled=not stand_ins)
     size = recipe.training.batch_size
     steps = steps_per_epoch(dataset.train, batch_size=size) if mixture is None else mixture.steps(size)
-    trained = {name: _trained(name, section, global_model) for name, section in recipe.learners.items()}
+    trained = {name: trained_tensors(name, section, global_model) for name, section in recipe.learners.items()}
     parts = parts_of(global_model, {name: section.gamma for name, section in recipe.learners.items()}, trained)
     plan = build_plan(recipe, steps, parts)
     frozen_tensors: dict[tuple[int, int], StateTree] = {}  # those with the same window are reset at the same moments
@@ -188,7 +196,7 @@ def build(
         )
         for name, section in recipe.learners.items()
     ]  # fmt: skip
-    start = recipe.init.epoch * plan.steps_per_epoch if recipe.init else 0
+    start = recipe.first_epoch * plan.steps_per_epoch
     _take_over_(global_model, learners)
     state = TrainState(learners, global_model, step=start, parts={name: part.tensors for name, part in parts.items()})
     return Experiment(recipe, dataset, device, precision, plan, state, mixture)
@@ -219,7 +227,7 @@ def _classes(network: nn.Module, x: Tensor) -> Tensor:
     return classes.cpu()
 
 
-def _trained(name: str, section: LearnerSection, model: nn.Module) -> frozenset[str] | None:
+def trained_tensors(name: str, section: LearnerSection, model: nn.Module) -> frozenset[str] | None:
     """The tensors that a learner trains; None for all of them."""
     if section.trains is None:
         return None
@@ -235,7 +243,7 @@ def _trained(name: str, section: LearnerSection, model: nn.Module) -> frozenset[
 def build_plan(recipe: Recipe, steps: int, parts: Mapping[str, Part] | None = None) -> MixPlan:
     """When the recipe's learners are mixed, reset and idle, with so many steps per epoch.
 
-    `parts` are those of the network. Without them, a γ that depends on the module is taken as one number.
+    `parts` are those of the network; without them no γ may depend on the module.
     """
     mixing = recipe.mixing
     asked = "redistribute" in mixing.model_fields_set and mixing.redistribute != "never"
@@ -251,9 +259,11 @@ def build_plan(recipe: Recipe, steps: int, parts: Mapping[str, Part] | None = No
         and not carries_state(section.objective.name)
         for name, section in recipe.learners.items()
     }
-    parted = None if parts is None or len(parts) == 1 else {name: part.gammas for name, part in parts.items()}
+    parted = None if parts is None else {name: part.gammas for name, part in parts.items()}
+    plain: dict[str, Gamma] = {name: section.gamma for name, section in recipe.learners.items()}
+    every = [plain] if parted is None else [*parted.values()]
     return MixPlan(
-        gammas={name: without_modules(section.gamma) for name, section in recipe.learners.items()},
+        gammas={name: next(gammas[name] for gammas in every if name in gammas) for name in recipe.learners},
         epochs=recipe.training.epochs,
         steps_per_epoch=steps,
         decay_limit=mixing.decay,
@@ -263,7 +273,7 @@ def build_plan(recipe: Recipe, steps: int, parts: Mapping[str, Part] | None = No
         redistribution=mixing.redistribute,
         full_reset=resets,
         train_idle=mixing.train_idle,
-        parts=parted,
+        parts=parted if len(every) > 1 else None,
         windows={name: recipe.window(name) for name in recipe.learners},
     )
 

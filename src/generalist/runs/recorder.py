@@ -79,10 +79,9 @@ class Recorder:
             "regret": state.regret.record(),
         }
         if due or ranks.world() == 1:  # parameters do not cross the network for a measurement alone
-            ended = [name for name in state.learners if name not in live] if epoch == plan.epochs else []
-            models = {name: state.show_model(name) for name in state.learners if name in (*live, *ended)}
             if due:
-                models = {GLOBAL: self._experiment.global_model(), **models}
+                shown = state.learners if epoch == plan.epochs else live  # at the end also those that ended before
+                models = {GLOBAL: self._experiment.global_model(), **{name: state.show_model(name) for name in shown}}
             else:
                 state.materialise_global_()
             learners, center = state.parameter_trees()
@@ -138,7 +137,7 @@ def recorder(run: Run, experiment: Experiment, reporter: Reporter) -> Iterator[R
     try:
         recipe, step, plan = experiment.recipe, experiment.state.step, experiment.plan
         validated = min(len(experiment.selection_split), recipe.validation.images or len(experiment.selection_split))
-        workload = Workload.of(recipe, plan, validated=validated, ranks=ranks.world())
+        workload = Workload.of(recipe, plan, validated=validated, ranks=ranks.world(), depths=experiment.depths)
         with reporter.bar(recipe.name, step, plan.steps, share=workload.share(step)):
             yield Recorder(run, experiment, reporter, journal, trackers, workload)
     finally:

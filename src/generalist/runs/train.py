@@ -19,7 +19,7 @@ from generalist.distributed.shared_batchnorm import has_unshared_batchnorm
 from generalist.evaluation import model_hash
 from generalist.models import load_weights
 from generalist.recipes.catalogue import Overrides, load_recipe
-from generalist.recipes.cost import passes_per_step
+from generalist.recipes.cost import passes
 from generalist.recipes.schema import Recipe
 from generalist.report.console import Reporter, Silent, make_reporter
 from generalist.runs.experiment import Experiment, build, build_network
@@ -134,7 +134,7 @@ def _finish(run: Run, experiment: Experiment) -> None:
 def placed(experiment: Experiment, count: int) -> list[Phase]:
     """Which of so many ranks have which learner of this experiment, and when."""
     recipe = experiment.recipe
-    costs = {name: passes_per_step(section) for name, section in recipe.learners.items()}
+    costs = passes(recipe, experiment.depths)
     return phases(experiment.plan, costs, ranks=count, batch_size=recipe.training.batch_size)
 
 
@@ -249,7 +249,7 @@ def _summary(run: Run, experiment: Experiment) -> dict[str, Any]:
         "steps": state.step,
         "seconds": round(state.seconds, 1),
         "parameters": sum(p.numel() for p in state.global_model.parameters()),
-        "live_epochs": {name: plan.active_epochs(name) for name in state.learners},
+        "live_epochs": {name: plan.active_epochs(name, since=recipe.first_epoch) for name in state.learners},
         "selected_by": recipe.select,
         "selected": {name: selection.kept(name) for name in ["global", *state.learners]},
     }

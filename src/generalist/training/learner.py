@@ -52,7 +52,8 @@ class Learner:
         precision: the format of the forward passes under autocast.
         loss_limit: a step with a loss that is not below it is skipped.
         trained: names of the tensors of the model's state that it trains; all if not given. The others have no
-            gradient and no optimizer state, and modules that hold them run in eval mode.
+            gradient and no optimizer state. Modules of which nothing is trained, or whose running statistics are not,
+            run in eval mode.
 
     Example:
         >>> from fractions import Fraction
@@ -86,13 +87,13 @@ class Learner:
         trained: Collection[str] | None = None,
     ) -> None:
         self.name, self.model, self.objective = name, model, as_module(objective)
-        self.objective.attach_(model)
         self.tree = state_tree(model)
         self.own = {key: tensor for key, tensor in self.tree.items() if trained is None or key in trained}
         self._resting = _freeze_others_(model, self.own)
+        self.objective.attach_(model)
         beside = {f"objective/{key}": parameter for key, parameter in self.objective.named_parameters()}
-        trained = {**dict(model.named_parameters()), **beside}
-        self._trained = {key: parameter for key, parameter in trained.items() if parameter.requires_grad}
+        parameters = {**dict(model.named_parameters()), **beside}
+        self._trained = {key: parameter for key, parameter in parameters.items() if parameter.requires_grad}
         self.optimizer = make_optimizer(list(self._trained.values()))
         self.weight_perturbation = weight_perturbation
         self.lr, self.schedule = lr, schedule
@@ -284,15 +285,17 @@ class Learner:
 
 
 def _freeze_others_(model: nn.Module, own: Collection[str]) -> list[nn.Module]:
-    """Switch off the gradients of all parameters but those of `own`; the modules of which nothing is trained."""
+    """Switch off the gradients of all parameters but those of `own`; the modules that would change what is frozen."""
     for name, parameter in model.named_parameters():
         if name not in own:
             parameter.requires_grad_(False)
+    state = model.state_dict(keep_vars=True).keys()
     resting = []
     for path, module in model.named_modules():
-        held = [*module.named_parameters(path, recurse=False), *module.named_buffers(path, recurse=False)]
-        names = {name for name, _ in held} & state_tree(model).keys()
-        if names and not names & set(own):
+        parameters = {name for name, _ in module.named_parameters(path, recurse=False)}
+        statistics = {name for name, _ in module.named_buffers(path, recurse=False)} & state
+        held = parameters | statistics
+        if held and (held.isdisjoint(own) or not statistics <= set(own)):
             resting.append(module)
     return resting
 

@@ -56,9 +56,12 @@ class TrainState:
         self.learners = {learner.name: learner for learner in learners}
         self.global_model = global_model
         start = state_tree(global_model)
+        # the order of the tensors is that in which ranks add them up: it must be the same everywhere, as no set's is
         self.mixes = {
-            part: Mix({key: start[key] for key in keys}, [a.name for a in learners if not keys.isdisjoint(a.own)])
-            for part, keys in ((part, set(keys)) for part, keys in (parts or {WHOLE: start}).items())
+            part: Mix(
+                {key: start[key] for key in keys}, [a.name for a in learners if any(key in a.own for key in keys)]
+            )
+            for part, keys in ((part, list(keys)) for part, keys in (parts or {WHOLE: start}).items())
         }
         self.step = step
         self.tallies = {name: Tally() for name in self.learners}
