@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from generalist.runs.compare import compare
     from generalist.runs.evaluate import evaluate
     from generalist.runs.folder import Run, load
+    from generalist.runs.modules import measure_modules
     from generalist.runs.train import train
     from generalist.training.learner import Learner
 
@@ -74,6 +75,7 @@ __all__ = [
     "load_recipe",
     "load_suite",
     "load_weights",
+    "measure_modules",
     "recipe_names",
     "save_model",
     "train",
@@ -82,6 +84,7 @@ __all__ = [
 _HOMES = {
     "runs.evaluate": ("evaluate",),
     "runs.folder": ("Run", "load"),
+    "runs.modules": ("measure_modules",),
     "recipes.catalogue": ("load_recipe",),
     "runs.compare": ("compare",),
     "core.errors": ("RunError", "UserError"),

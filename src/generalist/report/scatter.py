@@ -36,8 +36,8 @@ def draw_scatter(comparison: Comparison) -> bytes:
         figure = Figure(figsize=(6.4, 4.8), layout="constrained", dpi=DPI)
         axis = figure.subplots()
         axis.margins(0.1)
-        floor = _floor([point.y for point in (*ours, *theirs)])
-        shown, shown_theirs = ([_lifted(point, floor) for point in points] for points in (ours, theirs))
+        floor = axis_floor([point.y for point in (*ours, *theirs)])
+        shown, shown_theirs = ([lifted(point, floor) for point in points] for points in (ours, theirs))
         for i, (run, paper) in enumerate(pairs):
             label = None if i else "the same method"
             axis.plot([run.x, paper.x], [run.y, paper.y], color=THEIRS, lw=0.6, ls=(0, (1, 1.5)), zorder=1, label=label)
@@ -59,7 +59,7 @@ def draw_scatter(comparison: Comparison) -> bytes:
         figure.legend(loc="outside lower center", ncols=3)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # what is placed now must not move the axes again
-        _label(axis, [point for point in (*shown, *shown_theirs) if point.label], [*shown, *shown_theirs])
+        label_points(axis, [point for point in (*shown, *shown_theirs) if point.label], [*shown, *shown_theirs])
         buffer = io.BytesIO()
         figure.savefig(buffer, dpi=DPI, format="png")
     return buffer.getvalue()
@@ -89,7 +89,7 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, flo
     return front[::-1]
 
 
-def _floor(values: Sequence[float]) -> float | None:
+def axis_floor(values: Sequence[float]) -> float | None:
     """Where the axis ends, if a few points far below would press all others together."""
     order = sorted(values)
     for below, above in pairwise(range(len(order) - 2)):
@@ -99,7 +99,7 @@ def _floor(values: Sequence[float]) -> float | None:
     return None
 
 
-def _lifted(point: Point, floor: float | None) -> Point:
+def lifted(point: Point, floor: float | None) -> Point:
     """A point below the floor stands on it and says its height."""
     if floor is None or point.y > floor:
         return point
@@ -162,7 +162,7 @@ class _Box:
         return min(max(x, self.x0), self.x1), min(max(y, self.y0), self.y1)
 
 
-def _label(axis: Axes, labelled: Sequence[Point], points: Sequence[Point]) -> None:
+def label_points(axis: Axes, labelled: Sequence[Point], points: Sequence[Point]) -> None:
     """Each label at the free place nearest to its point, the most crowded first; a thin line where it is far."""
     figure = axis.get_figure()
     assert isinstance(figure, Figure)
