@@ -103,7 +103,7 @@ def measure_modules(
         >>> import generalist
         >>> small = {"training.epochs": 1, "data.limit": 100, "model.width": 2, "validation.images": 10}
         >>> run = generalist.train("digits-at", out=tmp / "at", overrides=small)
-        >>> report = generalist.measure_modules(run, images=10)
+        >>> report = generalist.measure_modules(run, images=10, epochs=1)
         >>> [row.name for row in report.rows if row.kind == "module"]
         ['conv1', 'conv2', 'conv3', 'conv4', 'conv5', 'fc']
     """
