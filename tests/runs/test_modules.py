@@ -94,7 +94,8 @@ def test_the_rows_are_what_the_report_says(report: ModuleReport) -> None:
 
 def test_the_proposal_follows_from_the_rows(report: ModuleReport) -> None:
     singles = [row for row in report.rows if row.kind == "module"]
-    assert report.rate == _highest_price(singles)
+    assert report.rate == _highest_price(report.rows[-1])
+    assert [list(row.modules) for row in report.rows if row.kind == "set"] == _candidate_sets(singles, report.rate)
     chosen = _choose([row for row in report.rows if row.kind != "whole"], report.rate)
     assert report.proposed == (chosen.trains if chosen else ())
     marked = {row.name for row in report.rows if report.is_proposed(row) and row.kind == "module"}
@@ -191,11 +192,10 @@ def row(
 NETWORK = [row("a", 1.0, -20.0), row("b", 2.0, -2.0), row("c", 0.1, -0.3), row("d", 3.0, -3.0, last=True)]
 
 
-def test_the_highest_price_is_twice_the_lowest_that_is_not_luck() -> None:
-    assert _highest_price([row("a", 2.0, -6.0), row("b", 2.0, -8.0)]) == pytest.approx(6.0)
-    assert _highest_price([row("a", 2.0, -6.0), row("luck", 0.4, 0.0)]) == pytest.approx(6.0)
-    assert _highest_price([row("a", 2.0, -0.2)]) == 1.0
-    assert _highest_price([row("luck", 0.4, 0.0), row("none", -1.0, 0.0)]) == 1.0
+def test_the_highest_price_is_half_of_the_whole_networks_and_at_least_one() -> None:
+    assert _highest_price(row("whole", 2.0, -16.0, kind="whole")) == pytest.approx(4.0)
+    assert _highest_price(row("whole", 2.0, -1.0, kind="whole")) == 1.0
+    assert _highest_price(row("whole", -2.0, -1.0, kind="whole")) == 1.0
 
 
 def test_sets_are_the_last_modules_until_one_is_surely_too_dear() -> None:

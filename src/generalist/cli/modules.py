@@ -38,7 +38,7 @@ def modules_command(
     ] = 1000,
     price: Annotated[
         float | None,
-        typer.Option(help="Propose modules up to this price; twice the lowest, and at least 1, if not given."),
+        typer.Option(help="Propose modules up to this price; half the whole network's, and at least 1, if not given."),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, max=4096, help="Processes of one thread each; as many as cores if not given.")

@@ -85,7 +85,7 @@ def measure_modules(
         lr: Learning rate at its start; it falls linearly to 0.
         images: How many images of the validation split are attacked.
         price: The highest price at which modules are proposed, in robust points per natural point. If not given,
-            twice the lowest price that is surely not luck, and at least 1.
+            half the price of fine-tuning the whole network, and at least 1.
         workers: How many processes share the modules, with one thread each. No result depends on it. More than one
             needs `if __name__ == "__main__"` in a script.
         overrides: Recipe fields to change, where a recipe's name or file is given.
@@ -131,15 +131,16 @@ def measure_modules(
     with Workers(make, count=count) as pool:
         measured = partial(_measure, store, pool, reporter)
         jobs = [bench.job(), bench.job(*modules), *(bench.job(each, critical=True) for each in modules)]
-        before, whole, *alone = measured(jobs, title=f"{source.title}: modules")
+        before, everything, *alone = measured(jobs, title=f"{source.title}: modules")
+        whole = bench.row(modules, "whole", everything, before)
         singles = [bench.row([each], "module", found, before) for each, found in zip(modules, alone, strict=True)]
-        rate = _highest_price(singles) if price is None else price
+        rate = _highest_price(whole) if price is None else price
         sets = _candidate_sets(singles, rate)
         checked = measured([bench.job(*names) for names in sets], title=f"{source.title}: sets of modules")
     combined = [bench.row(names, "set", found, before) for names, found in zip(sets, checked, strict=True)]
     report = ModuleReport(
         title=source.title,
-        rows=(*singles, *combined, bench.row(modules, "whole", whole, before)),
+        rows=(*singles, *combined, whole),
         before=before.accuracies(),
         rate=rate,
         chosen=_choose([*singles, *combined], rate),
@@ -450,10 +451,9 @@ def _measure(store: _Store, workers: Workers, reporter: Reporter, jobs: Sequence
     return [results[number] for number in range(len(jobs))]
 
 
-def _highest_price(modules: Sequence[ModuleRow]) -> float:
-    """Twice the lowest price of a module whose gain is surely not luck, and at least 1."""
-    sure = [row.price for row in modules if row.price is not None and row.natural.points > row.natural.margin]
-    return max(1.0, 2 * min(sure, default=0.0))
+def _highest_price(whole: ModuleRow) -> float:
+    """Half of what the whole network asks for a natural point, and at least one for one."""
+    return max(1.0, (whole.price or 0.0) / 2)
 
 
 def _candidate_sets(modules: Sequence[ModuleRow], rate: float) -> list[list[str]]:
