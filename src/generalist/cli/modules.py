@@ -30,7 +30,7 @@ def modules_command(
     ] = None,
     epochs: Annotated[
         float | None,
-        typer.Option(help="Natural epochs of each fine-tuning; one, and at least 300 steps, if not given."),
+        typer.Option(max=10_000, help="Natural epochs of each fine-tuning; one, and at least 300 steps, if not given."),
     ] = None,
     lr: Annotated[float, typer.Option(help="Learning rate of the fine-tuning; it falls linearly to 0.")] = 0.03,
     images: Annotated[

@@ -256,7 +256,7 @@ def _scatter(figure: "Figure", axis: "Axes", report: ModuleReport) -> None:
     floor = axis_floor([row.union.points for row in report.rows])
     points = []
     for row in report.rows:
-        name = row.name if len(row.trains) < 4 or row.kind == "module" else f"{row.trains[0]} … {row.trains[-1]}"
+        name = f"{row.trains[0]} … {row.trains[-1]}" if row.kind == "set" and len(row.trains) > 3 else row.name
         point = Point(name, row.natural.points, row.union.points, _colour(report, row), hollow=row.kind != "module")
         points.append(point := lifted(point, floor))
         upright = None if point.y == floor else row.union.margin
