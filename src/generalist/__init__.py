@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from generalist.runs.dial import Dial, dial
     from generalist.runs.evaluate import evaluate
     from generalist.runs.folder import Run, load
+    from generalist.runs.modules import measure_modules
     from generalist.runs.train import train
     from generalist.training.learner import Learner
 
@@ -77,6 +78,7 @@ __all__ = [
     "load_recipe",
     "load_suite",
     "load_weights",
+    "measure_modules",
     "recipe_names",
     "save_model",
     "train",
@@ -85,6 +87,7 @@ __all__ = [
 _HOMES = {
     "runs.evaluate": ("evaluate",),
     "runs.folder": ("Run", "load"),
+    "runs.modules": ("measure_modules",),
     "recipes.catalogue": ("load_recipe",),
     "runs.compare": ("compare",),
     "runs.dial": ("Dial", "dial"),

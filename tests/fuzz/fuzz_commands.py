@@ -25,6 +25,7 @@ LINES: tuple[tuple[str, ...], ...] = (
     ("compare", RUN, "--suite", "fast", "--json"),
     ("compare", RUN, "--paper", "I", "--csv", "a.csv", "--latex", "b.tex", "--markdown", "c.md"),
     ("compare", RUN, RUN, "--suite", "fast", "--scatter", "d.png"),
+    ("modules", "digits-at", "--set", "init.from=x.pt", "--out", "z", "--threat", "linf:1/4", "--workers", "1"),
     ("recipes",),
     ("recipes", "--json"),
     ("recipes", "show", "digits-generalist-t", "--set", "seed=3"),

@@ -17,7 +17,7 @@ from generalist.recipes.shipped import recipe_parts
 from generalist.report.comparison import Comparison, check_alike, distinct_names, make_comparison, ranks
 from generalist.report.layouts import csv_text, latex_text, markdown_text, plain_text, terminal_tables
 from generalist.report.paper import PAPER_NAMES, network_of, paper_table
-from generalist.report.scatter import _floor, draw_scatter, pareto_front
+from generalist.report.scatter import axis_floor, draw_scatter, pareto_front
 
 C = "cifar10-resnet18"
 
@@ -314,9 +314,9 @@ def test_the_pareto_front() -> None:
 
 
 def test_a_point_far_below_does_not_press_the_others_together() -> None:
-    assert _floor([0.0, 45.0, 50.0, 55.0]) == pytest.approx(43.5)
-    assert _floor([40.0, 45.0, 50.0, 55.0]) is None
-    assert _floor([0.0, 45.0, 50.0]) is None
+    assert axis_floor([0.0, 45.0, 50.0, 55.0]) == pytest.approx(43.5)
+    assert axis_floor([40.0, 45.0, 50.0, 55.0]) is None
+    assert axis_floor([0.0, 45.0, 50.0]) is None
 
 
 @pytest.mark.parametrize("count", [1, 2, 12])

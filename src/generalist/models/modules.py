@@ -47,7 +47,15 @@ def tensor_names(model: nn.Module) -> list[str]:
 
 
 def describe(model: nn.Module, tensors: Collection[str]) -> str:
-    """The modules that these tensors are of, each by the shortest name that covers no other tensor."""
+    """The modules that these tensors are of, as one line that is never long."""
+    return cut(", ".join(module_names(model, tensors)), LONGEST_LIST)
+
+
+def module_names(model: nn.Module, tensors: Collection[str]) -> list[str]:
+    """The modules that these tensors are of, each by the shortest name that covers no other tensor, in order.
+
+    `select_tensors` of these names gives the tensors back.
+    """
     chosen = {_own(model, tensor) for tensor in tensors}
     others = {
         part
@@ -55,11 +63,12 @@ def describe(model: nn.Module, tensors: Collection[str]) -> str:
         if _own(model, name) not in chosen
         for part in _ancestors(_own(model, name))
     }
-    names = dict.fromkeys(
-        next(part for part in _ancestors(own) if part not in others)
-        for own in sorted(chosen, key=[_own(model, n) for n in tensor_names(model)].index)
+    order = [_own(model, name) for name in tensor_names(model)]
+    return list(
+        dict.fromkeys(
+            next(part for part in _ancestors(own) if part not in others) for own in sorted(chosen, key=order.index)
+        )
     )
-    return cut(", ".join(names), LONGEST_LIST)
 
 
 def select_tensors(model: nn.Module, selection: Selection) -> frozenset[str]:
@@ -133,6 +142,34 @@ def module_groups(model: nn.Module) -> dict[str, list[str]]:
             top = next(reversed(groups))
         groups.setdefault(top, []).append(name)
     return groups
+
+
+def blocks(model: nn.Module) -> dict[str, list[str]]:
+    """The tensors of each block of the network that has parameters, in order, by the first of its module names.
+
+    A block is a top-level module, or a part of one that is nothing but a sequence (a stage of a ResNet). What has no
+    weight matrix or kernel of its own, such as a BatchNorm, goes with the block before it.
+    """
+    state = model.state_dict(keep_vars=True)
+    modules = dict(model.named_modules())
+    names = [name.split(".") for name in state]
+    top = 0  # the level at which there are several modules
+    while len({tuple(parts[: top + 1]) for parts in names}) == 1 and all(len(parts) > top + 1 for parts in names):
+        top += 1
+    by_path: dict[str, list[str]] = {}
+    for parts in names:
+        depth = top + 1
+        while isinstance(modules.get(".".join(parts[:depth])), nn.Sequential | nn.ModuleList):
+            depth += 1
+        by_path.setdefault(".".join(parts[:depth]), []).append(".".join(parts))
+    groups: list[list[str]] = []
+    for tensors in by_path.values():
+        if groups and not any(state[name].dim() > 1 for name in tensors):
+            groups[-1].extend(tensors)
+        else:
+            groups.append(tensors)
+    parameters = {name for name, _ in model.named_parameters()}
+    return {module_names(model, tensors)[0]: tensors for tensors in groups if parameters & set(tensors)}
 
 
 def _own(model: nn.Module, tensor: str) -> str:

@@ -36,8 +36,8 @@ def draw_scatter(comparison: Comparison) -> bytes:
         figure = Figure(figsize=(6.4, 4.8), layout="constrained", dpi=DPI)
         axis = figure.subplots()
         axis.margins(0.1)
-        floor = _floor([point.y for point in (*ours, *theirs)])
-        shown, shown_theirs = ([_lifted(point, floor) for point in points] for points in (ours, theirs))
+        floor = axis_floor([point.y for point in (*ours, *theirs)])
+        shown, shown_theirs = ([lifted(point, floor) for point in points] for points in (ours, theirs))
         for i, (run, paper) in enumerate(pairs):
             label = None if i else "the same method"
             axis.plot([run.x, paper.x], [run.y, paper.y], color=THEIRS, lw=0.6, ls=(0, (1, 1.5)), zorder=1, label=label)
@@ -89,7 +89,7 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, flo
     return front[::-1]
 
 
-def _floor(values: Sequence[float]) -> float | None:
+def axis_floor(values: Sequence[float]) -> float | None:
     """Where the axis ends, if a few points far below would press all others together."""
     order = sorted(values)
     for below, above in pairwise(range(len(order) - 2)):
@@ -99,7 +99,7 @@ def _floor(values: Sequence[float]) -> float | None:
     return None
 
 
-def _lifted(point: Point, floor: float | None) -> Point:
+def lifted(point: Point, floor: float | None) -> Point:
     """A point below the floor stands on it and says its height."""
     if floor is None or point.y > floor:
         return point

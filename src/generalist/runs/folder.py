@@ -6,6 +6,7 @@ import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,11 @@ class RunPaths:
         return self.folder / "needs"
 
     @property
+    def modules(self) -> "ModulePaths":
+        """What `generalist modules` found out."""
+        return ModulePaths(self.folder / "modules")
+
+    @property
     def tensorboard(self) -> Path:
         return self.folder / "tensorboard"
 
@@ -129,6 +135,22 @@ class RunPaths:
 
     def dial_figure(self, suffix: str) -> Path:
         return self.figures / f"dial{suffix}"
+
+
+@dataclass(frozen=True)
+class ModulePaths:
+    """The files of a measurement of modules: the report of each model, its figures, and what was measured so far."""
+
+    folder: Path
+
+    def report_file(self, name: str = GLOBAL) -> Path:
+        return self.folder / f"{name}.json"
+
+    def figure_files(self, name: str = GLOBAL) -> tuple[Path, Path]:
+        return self.folder / f"{name}.png", self.folder / f"{name}.svg"
+
+    def measured_file(self, key: str) -> Path:
+        return self.folder / "measured" / f"{key[:20]}.json"
 
 
 class Run(RunPaths):
