@@ -13,7 +13,6 @@ from generalist.models.modules import (
     depth_below,
     depths,
     describe,
-    module_groups,
     replace_tensors_,
     select_tensors,
     tensor_names,
@@ -106,13 +105,6 @@ def test_a_description_names_the_tensors_and_no_others(patterns):
     model = resnet()
     chosen = select_tensors(model, Patterns(patterns))
     assert select_tensors(model, Patterns(tuple(describe(model, chosen).split(", ")))) == chosen
-
-
-def test_groups_are_the_modules_of_the_top_level_with_their_batchnorm():
-    groups = module_groups(resnet())
-    assert list(groups) == ["conv1", "layer1", "layer2", "layer3", "layer4", "fc"]
-    assert "network.bn1.weight" in groups["conv1"]
-    assert sorted(name for group in groups.values() for name in group) == sorted(tensor_names(resnet()))
 
 
 def test_shared_tensors_are_the_same_memory_and_the_others_are_not():

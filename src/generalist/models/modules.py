@@ -126,24 +126,6 @@ def depth_below(model: nn.Module, tensors: Collection[str]) -> float:
     return 1 - min((numbers[name] for name in tensors), default=0) / _layers(model)
 
 
-def module_groups(model: nn.Module) -> dict[str, list[str]]:
-    """The tensors by top-level module of the network, in order; a BatchNorm goes with the layer before it.
-
-    Where the network is one module inside another, the first level that has several is taken.
-    """
-    names = {name: _own(model, name) for name in tensor_names(model)}
-    while len({own.split(".")[0] for own in names.values()}) == 1 and all("." in own for own in names.values()):
-        names = {name: own.partition(".")[2] for name, own in names.items()}
-    weighty = {own.split(".")[0] for name, own in names.items() if model.state_dict()[name].dim() > 1}
-    groups: dict[str, list[str]] = {}
-    for name, own in names.items():
-        top = own.split(".")[0]
-        if top not in weighty and groups and top not in groups:
-            top = next(reversed(groups))
-        groups.setdefault(top, []).append(name)
-    return groups
-
-
 def blocks(model: nn.Module) -> dict[str, list[str]]:
     """The tensors of each block of the network that has parameters, in order, by the first of its module names.
 

@@ -251,7 +251,7 @@ def _colour(report: ModuleReport, row: ModuleRow) -> str:
 def _scatter(figure: "Figure", axis: "Axes", report: ModuleReport) -> None:
     """The points, their intervals as faint lines, and the rate as a dashed one."""
     from generalist.report.figures import GREY
-    from generalist.report.scatter import MARKER, Point, axis_floor, place_labels, lifted
+    from generalist.report.scatter import MARKER, Point, axis_floor, lifted, place_labels
 
     floor = axis_floor([row.union.points for row in report.rows])
     points = []
