@@ -29,13 +29,18 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,tensorboard]'
 	@touch $@
 
-demo: $(READY) ## train NT, AT and Generalist-T on digits, attack them, print the trade-off (a few minutes)
+demo: $(READY) ## train NT, AT, AT-ℓ2 and two Generalists on digits, dial the late one, print the trade-off (a few minutes)
 	@rm -rf $(RUNS)
 	$(BIN)/generalist train digits-nt --set select=last --out $(RUNS)/nt
 	$(BIN)/generalist train digits-at --set select=last --out $(RUNS)/at
+	$(BIN)/generalist train digits-at-l2 --set select=last --out $(RUNS)/at-l2
 	$(BIN)/generalist train digits-generalist-t --set select=last --out $(RUNS)/generalist-t
-	$(BIN)/generalist eval $(RUNS)/nt $(RUNS)/at $(RUNS)/generalist-t
-	@echo "figures: $(RUNS)/*/figures/*.png"
+	$(BIN)/generalist train digits-generalist-late-t --out $(RUNS)/late-t
+	$(BIN)/generalist dial $(RUNS)/late-t --beyond 1.25 --maximise l2 --natural-at-least 97 --export $(RUNS)/late-t-dial \
+		$(addprefix --beside $(RUNS)/,nt at at-l2 generalist-t)
+	$(BIN)/generalist eval $(addprefix $(RUNS)/,nt at at-l2 generalist-t) --global
+	$(BIN)/generalist compare $(addprefix $(RUNS)/,nt at at-l2 generalist-t late-t-dial)
+	@echo "figures: $(RUNS)/late-t/figures/dial.png and $(RUNS)/*/figures/*.png"
 
 # Fast-AT ends early where its watch finds that it has overfitted: there is nothing of it to compare then.
 methods: $(READY) ## every method on digits, attacked by APGD-CE and APGD-T, as one table (resumable)

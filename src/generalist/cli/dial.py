@@ -55,6 +55,12 @@ def dial_command(
             help="Of the points like this, the best by: mean (robust accuracy over the threats) if not given.",
         ),
     ] = None,
+    beside: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="RUN", callback=read_path, help="Another run of the same data to compare with; repeatable."
+        ),
+    ] = None,
     export: Annotated[
         Path | None,
         typer.Option(metavar="DIR", callback=written, help="Write the chosen point as a run; attack it on test, once."),
@@ -90,7 +96,7 @@ def dial_command(
     try:
         found = dial(
             runs, between=between, beyond=beyond, points=points, by=cast(Any, by), images=images, attack=attack,
-            batchnorm=batchnorm, seed=seed, root=root, download=download, reporter=reporter,
+            batchnorm=batchnorm, beside=beside or [], seed=seed, root=root, download=download, reporter=reporter,
         )  # fmt: skip
         chosen = found.choose(wish) if wish is not None else None
         exported = found.export(export, chosen, reporter=reporter) if export is not None else None

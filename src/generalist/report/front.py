@@ -14,6 +14,7 @@ from generalist.report.figures import GLOBAL, GREY, LEARNERS, PAPER, pretty_thre
 from generalist.report.scatter import DPI, Point, pareto_front, place_labels, within_percent
 
 CHOSEN_COLOUR = "#000000"
+BESIDE_COLOUR = "#6a3d9a"
 DASHED = (0, (3, 1.5))
 
 
@@ -79,7 +80,13 @@ def front_csv(points: Sequence[MixturePoint]) -> str:
     return buffer.getvalue()
 
 
-def draw_front(points: Sequence[MixturePoint], *, title: str, chosen: MixturePoint | None = None) -> dict[str, bytes]:
+def draw_front(
+    points: Sequence[MixturePoint],
+    *,
+    title: str,
+    chosen: MixturePoint | None = None,
+    beside: Sequence[MixturePoint] = (),
+) -> dict[str, bytes]:
     """Natural against robust accuracy, a panel per threat; the same picture by file ending, as PNG and as SVG."""
     threats = list(points[0].robust)
     colours = _colours(list(points[0].weights))
@@ -88,6 +95,7 @@ def draw_front(points: Sequence[MixturePoint], *, title: str, chosen: MixturePoi
         figure = Figure(figsize=(max(4.6, 3.9 * len(threats)), 4.0), layout="constrained", dpi=DPI)
         axes: list[Axes] = list(figure.subplots(1, len(threats), squeeze=False)[0])
         for axis, threat in zip(axes, threats, strict=True):
+            _others(axis, beside, threat)
             _panel(axis, points, threat, colours, chosen)
         figure.suptitle(title)
         handles, labels = axes[0].get_legend_handles_labels()
@@ -96,6 +104,7 @@ def draw_front(points: Sequence[MixturePoint], *, title: str, chosen: MixturePoi
         figure.set_layout_engine("none")  # what is placed now must not move the axes again
         for axis, threat in zip(axes, threats, strict=True):
             dots = [_dot(point, threat, colours, chosen) for point in points]
+            dots += [Point(next(iter(p.weights)), p.natural, p.robust[threat], BESIDE_COLOUR) for p in beside]
             place_labels(axis, [dot for dot in dots if dot.label], dots)
         found = {}
         for kind in ("png", "svg"):
@@ -119,6 +128,15 @@ def _dot(point: MixturePoint, threat: str, colours: Mapping[str, str], chosen: M
     name = point.mixture.endpoint
     label = name or ("chosen" if _is(point, chosen) else "")
     return Point(label, point.natural, point.robust[threat], colours[name] if name else CHOSEN_COLOUR)
+
+
+def _others(axis: Axes, beside: Sequence[MixturePoint], threat: str) -> None:
+    """Models that are not mixed, as diamonds."""
+    if beside:
+        axis.plot(
+            [point.natural for point in beside], [point.robust[threat] for point in beside], "D", ms=5,
+            mfc=BESIDE_COLOUR, mec="white", mew=0.6, label="other runs", zorder=4, clip_on=False,
+        )  # fmt: skip
 
 
 def _panel(

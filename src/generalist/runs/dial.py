@@ -38,6 +38,7 @@ def dial(
     images: int | None = 1000,
     attack: str | Suite = "pgd20",
     batchnorm: str | Sequence[str] = (),
+    beside: Runs = (),
     seed: int = 0,
     root: str | Path | None = None,
     download: bool = False,
@@ -63,6 +64,8 @@ def dial(
         attack: `pgd20`, `quick`, or any other suite; robust is what survives all of it.
         batchnorm: The inputs that BatchNorm statistics of mixtures are measured on: `clean`, and threats by their norm;
             clean images and all threats if none are named.
+        beside: Other runs with the same data, to be compared with: their global models on the same images, in table and
+            figure. They are not mixed.
         seed: Of everything random in the attacks, and of the search.
         root: The folder that has the data.
         download: Fetch missing data from its official source.
@@ -94,7 +97,8 @@ def dial(
     recipe = found[0].recipe
     if not recipe.validation.threats:
         raise UserError(f"{found[0].folder}: its recipe has no validation.threats, so there is nothing to trade off")
-    dataset = shared_data(found, root=None if root is None else user_path(root), download=download)
+    others = _runs(beside) if not isinstance(beside, Sequence) or beside else []
+    dataset = shared_data([*found, *others], root=None if root is None else user_path(root), download=download)
     check_trajectory(found, dataset)
     if not len(dataset.validation):
         raise UserError(f"{found[0].folder}: its data has no validation split to choose a point by")
@@ -115,7 +119,14 @@ def dial(
     reporter = reporter or make_reporter(quiet=not progress)
     reporter = reporter if ranks.is_main() else Silent()
     made = list(_points(bench, far, points, by, reporter))
-    return Dial(bench, made, runs=found, by=by, beyond=far)
+    compared = [bench.of_other(_short_name(run, [*found, *others]), run.model()) for run in others]
+    return Dial(bench, made, runs=found, by=by, beyond=far, beside=compared)
+
+
+def _short_name(run: Run, runs: Sequence[Run]) -> str:
+    """The name of the folder, or the whole path where several have the same name."""
+    name = run.folder.resolve().name
+    return name if [other.folder.resolve().name for other in runs].count(name) == 1 else str(run.folder)
 
 
 def _runs(given: Runs) -> list[Run]:
@@ -185,8 +196,8 @@ class Dial:
 
     `points` are all mixtures in the order of their evaluation, `front` those that no other dominates, by natural
     accuracy. A point has `weights`, `modules`, `natural`, `robust` per threat, `mean` (over the threats), `union`,
-    `on_front`, `is_endpoint` and `verdicts` per image. `barriers` are mixtures of two endpoints that lie well below
-    the straight line between them. `print(dial)` is a table.
+    `on_front`, `is_endpoint` and `verdicts` per image. `beside` are other runs, each as a point. `barriers` are
+    mixtures of two endpoints that lie well below the straight line between them. `print(dial)` is a table.
 
     Example:
         >>> import generalist
@@ -200,9 +211,16 @@ class Dial:
     """
 
     def __init__(
-        self, bench: Bench, points: Sequence[MixturePoint], *, runs: Sequence[Run], by: By, beyond: Fraction
+        self,
+        bench: Bench,
+        points: Sequence[MixturePoint],
+        *,
+        runs: Sequence[Run],
+        by: By,
+        beyond: Fraction,
+        beside: Sequence[MixturePoint] = (),
     ) -> None:
-        self._bench, self.runs, self.by, self.beyond = bench, list(runs), by, beyond
+        self._bench, self.runs, self.by, self.beyond, self.beside = bench, list(runs), by, beyond, list(beside)
         self.modules = list(bench.groups)
         self.points = marked(points, self.modules)
         self.barriers: list[Barrier] = barriers(self.points, bench.remeasured)
@@ -325,7 +343,8 @@ class Dial:
 
         stages = "+".join(stage.label for stage in self._bench.suite.stages)
         table = front_text(self.points, title=f"{self.title}, accuracy in %", attack=stages, chosen=chosen)
-        return "\n".join([table, *map(str, self.barriers)])
+        others = [f"beside: {next(iter(point.weights))}: {point.figures()}" for point in self.beside]
+        return "\n".join([table, *others, *map(str, self.barriers)])
 
     def __str__(self) -> str:
         return self.text()
@@ -342,7 +361,7 @@ class Dial:
 
         def write() -> list[Path]:
             title = f"{self.title}, {self._bench.suite.name}".replace(": ", "\n", 1)
-            files = draw_front(self.points, title=title, chosen=chosen)
+            files = draw_front(self.points, title=title, chosen=chosen, beside=self.beside)
             for suffix, content in files.items():
                 write_atomically(self.runs[0].dial_figure(suffix), content)
             return [self.runs[0].dial_figure(suffix) for suffix in files]
@@ -368,5 +387,6 @@ class Dial:
             "seconds": round(bench.seconds, 1),
             "batchnorm": bench.recalibration.record() if bench.recalibration else None,
             "points": [point.record() for point in self.points],
+            "beside": {next(iter(point.weights)): point.record() for point in self.beside},
             "barriers": [barrier.record() for barrier in self.barriers],
         }

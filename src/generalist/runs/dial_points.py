@@ -184,13 +184,12 @@ class Bench:
 
     def known(self, mixtures: Sequence[MergeWeights]) -> list[MixturePoint | None]:
         """The points that were evaluated before; a damaged file is named and counts as none."""
-        rows = [self._read(mixture) for mixture in mixtures] if ranks.is_main() else []
+        rows = [self._read(self._key(mixture)) for mixture in mixtures] if ranks.is_main() else []
         found: list[dict[str, Any] | None] = ranks.all_gather(rows)[0]
         self.seconds += sum(row["seconds"] for row in found if row)
         return [self._point(mixture, row) if row else None for mixture, row in zip(mixtures, found, strict=True)]
 
-    def _read(self, mixture: MergeWeights) -> dict[str, Any] | None:
-        key = self._key(mixture)
+    def _read(self, key: str) -> dict[str, Any] | None:
         path = self.paths.dial_file(key)
         if not path.is_file():
             return None
@@ -225,8 +224,8 @@ class Bench:
             for source, mixture in enumerate(group):
                 began = time.perf_counter()
                 self._load_(mine, source)
-                point = MixturePoint(mixture, self._judged(progress))
-                self._keep(point, seconds=made / len(group) + time.perf_counter() - began)
+                point = MixturePoint(mixture, self._judged(self._model, progress))
+                self._keep(self._key(mixture), point, seconds=made / len(group) + time.perf_counter() - began)
                 yield point
 
     def _made(self, mixture: MergeWeights) -> StateTree:
@@ -255,18 +254,32 @@ class Bench:
         self._load_(self._made(mixture) if ranks.is_main() else None, 0)
         return copy.deepcopy(self._model).eval()
 
-    def _judged(self, progress: Progress) -> dict[str, Tensor]:
-        """Verdicts [N] of the bench's model: natural, and for each threat."""
+    def of_other(self, name: str, model: nn.Module) -> MixturePoint:
+        """Any other model on the same images, under the same attacks; kept like the points."""
+        mixture = MergeWeights({name: 1.0})
+        key = fingerprint({
+            **self._facts, "model": verdict_key(model, self.dataset.validation.shape), "recalibrated": None,
+        })  # fmt: skip
+        found: dict[str, Any] | None = ranks.all_gather(self._read(key) if ranks.is_main() else None)[0]
+        if found is not None:
+            return self._point(mixture, found)
+        began = time.perf_counter()
+        point = MixturePoint(mixture, self._judged(model.eval().to(self.device), lambda share: None))
+        self._keep(key, point, seconds=time.perf_counter() - began)
+        return point
+
+    def _judged(self, model: nn.Module, progress: Progress) -> dict[str, Tensor]:
+        """Verdicts [N] of a model: natural, and for each threat."""
         validation, workers = self.recipe.validation, self.recipe.data.workers
         split = self.dataset.validation
         if self.suite.name == "pgd20":  # as runs are validated, so that endpoints have the figures of their run
             found = evaluate_split(
-                self._model, split, threats=self.threats, steps=20, batch_size=validation.batch_size, seed=self.seed,
+                model, split, threats=self.threats, steps=20, batch_size=validation.batch_size, seed=self.seed,
                 limit=self.images, workers=workers, progress=lambda done, total: progress(done / total),
             )  # fmt: skip
             return {NATURAL: found.natural, **{str(threat): kept for threat, kept in found.robust.items()}}
         result = attack_suite(
-            self._model, split, self.suite, threats=self.threats, batch_size=validation.batch_size, limit=self.images,
+            model, split, self.suite, threats=self.threats, batch_size=validation.batch_size, limit=self.images,
             workers=workers, verdicts=Verdicts(None, model="", seed=self.seed),
             progress=lambda now: progress(now.number / max(1, now.stages)) if now.ended else None,
         )  # fmt: skip
@@ -276,11 +289,10 @@ class Bench:
             robust[str(threat)] = result.natural & survived
         return {NATURAL: result.natural, **robust}
 
-    def _keep(self, point: MixturePoint, *, seconds: float) -> None:
+    def _keep(self, key: str, point: MixturePoint, *, seconds: float) -> None:
         self.seconds += seconds
         if not ranks.is_main() or not self._writable:
             return
-        key = self._key(point.mixture)
         verdicts = {name: "".join("1" if bit else "0" for bit in bits) for name, bits in point.verdicts.items()}
         shown = {"weights": dict(point.weights), "modules": {name: dict(row) for name, row in point.modules.items()}}
         row = {"of": key, **shown, "natural": point.natural, "robust": point.robust, "seconds": round(seconds, 3)}
