@@ -204,7 +204,7 @@ def test_sets_are_the_last_modules_until_one_is_surely_too_dear() -> None:
     assert _candidate_sets(dear, 2.0) == [["b", "d"]]
     deep = [row(str(number), 2.0, -1.0, last=number == 19) for number in range(20)]
     lengths = [len(names) for names in _candidate_sets(deep, 1.0)]
-    assert lengths == [2, 8, 13, 19]
+    assert lengths == [2, 3, 4, 5]
 
 
 CHOICES: dict[str, tuple[list[ModuleRow], str | None]] = {
@@ -221,6 +221,12 @@ def test_what_is_worth_most_is_chosen_late_modules_preferred(case: str) -> None:
     rows, expected = CHOICES[case]
     chosen = _choose(rows, 2.0)
     assert (chosen and chosen.name) == expected
+
+
+def test_a_proposal_that_may_be_chance_is_marked(report: ModuleReport) -> None:
+    shaky, sure = row("d", 1.0, -0.9, margin=2.0, last=True), row("d", 9.0, -0.9, margin=0.1, last=True)
+    assert "may be chance" in str(replace(report, chosen=shaky, rate=1.0))
+    assert "may be chance" not in str(replace(report, chosen=sure, rate=1.0))
 
 
 def test_a_report_that_proposes_nothing_says_so(report: ModuleReport) -> None:

@@ -177,6 +177,11 @@ def module_notes(report: ModuleReport) -> list[str]:
     ]
     if report.chosen is None:
         return [*lines, f"nothing is proposed: no module has a price of at most {report.rate:.2f}"]
+    worth = report.chosen.worth(report.rate)
+    if worth.points < worth.margin:
+        lines.append(
+            f"beware: at that price the proposal is worth {worth} points, which may be chance; more images tell more"
+        )
     return [*lines, f"proposed (price at most {report.rate:.2f}): trains: [{', '.join(report.proposed)}]"]
 
 
@@ -222,7 +227,7 @@ def draw_modules(report: ModuleReport, files: Sequence[Path]) -> None:
 
     modules = [row for row in report.rows if row.kind == "module"]
     with matplotlib.rc_context({**PAPER, "svg.hashsalt": report.title}):
-        figure = Figure(figsize=(8.4, max(4.2, 1.4 + 0.2 * len(modules))), layout="constrained", dpi=DPI)
+        figure = Figure(figsize=(8.4, max(4.8, 1.4 + 0.2 * len(modules))), layout="constrained", dpi=DPI)
         left, right = figure.subplots(1, 2, width_ratios=(3, 1.6))
         right.barh([row.name for row in modules], [row.criticality or 0.0 for row in modules],
                    color=[_colour(report, row) for row in modules])  # fmt: skip
@@ -254,6 +259,10 @@ def _scatter(figure: "Figure", axis: "Axes", report: ModuleReport) -> None:
     from generalist.report.scatter import MARKER, Point, axis_floor, lifted, place_labels
 
     floor = axis_floor([row.union.points for row in report.rows])
+    modules = axis_floor([row.union.points for row in report.rows if row.kind == "module"])
+    if modules is not None and modules < 0:  # one dear module and the whole network must not press all others together
+        kept = [row.union.points for row in report.rows if row.kind != "whole" and row.union.points > 2.2 * modules]
+        floor = 1.1 * min(kept)
     points = []
     for row in report.rows:
         name = f"{row.trains[0]} … {row.trains[-1]}" if row.kind == "set" and len(row.trains) > 3 else row.name

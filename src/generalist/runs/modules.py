@@ -44,8 +44,8 @@ SAMPLE, SAMPLE_STEPS = 256, 10
 """Training images, and PGD steps on them, that criticality is measured by."""
 LEAST_STEPS = 300
 """Of a fine-tuning whose length is not given: fewer leave the gains below what 1,000 images can tell from luck."""
-MOST_SETS = 4
-"""So many sets of the last modules are checked at most."""
+MOST_TOGETHER = 5
+"""Sets of the last modules are checked up to this length: beyond it the backward pass is no longer short."""
 WHOLE = "the whole network"
 LINEAR = partial(piecewise, at=(Fraction(0), Fraction(1)), values=(1.0, 0.0))
 
@@ -459,15 +459,12 @@ def _highest_price(whole: ModuleRow) -> float:
 def _candidate_sets(modules: Sequence[ModuleRow], rate: float) -> list[list[str]]:
     """The sets worth checking: the last modules, as far as none is surely too dear; and all that are cheap, if others.
 
-    Of more than `MOST_SETS` lengths of the former some are left out, evenly.
+    The former are of at most `MOST_TOGETHER` modules.
     """
     fit = 0
     while fit < len(modules) and not _too_dear(modules[-1 - fit], rate):
         fit += 1
-    lengths = range(2, min(fit, len(modules) - 1) + 1)
-    if len(lengths) > MOST_SETS:
-        spread = (lengths[round(i * (len(lengths) - 1) / (MOST_SETS - 1))] for i in range(MOST_SETS))
-        lengths = sorted(set(spread))  # type: ignore[assignment]
+    lengths = range(2, min(fit, MOST_TOGETHER, len(modules) - 1) + 1)
     sets = [[row.name for row in modules[-length:]] for length in lengths]
     cheap = [row.name for row in modules if row.price is not None and row.price <= rate]
     if 1 < len(cheap) < len(modules) and cheap not in sets:
