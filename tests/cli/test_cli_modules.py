@@ -19,7 +19,7 @@ UNITS = ["conv1", "conv2", "conv3", "conv4", "conv5", "fc"]
 def test_a_run_is_measured_shown_and_written(cli: Cli, copied: Path, tmp_path: Path) -> None:
     shown = cli("modules", copied, *QUICK)
     assert (shown.code, shown.err) == (0, shown.err)
-    assert all(unit in shown.out for unit in (*UNITS, "the whole network", "criticality", "price", "PGD2 linf:3/10"))
+    assert all(unit in shown.out for unit in (*UNITS, "the whole network", "criticality", "price", "PGD2 linf:3/20"))
     assert "proposed" in shown.out.splitlines()[-2]
     figures = Run(copied).modules.figure_files()
     assert all(path.is_file() and str(path) in shown.out for path in figures)

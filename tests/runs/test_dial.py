@@ -54,12 +54,32 @@ def judged(monkeypatch):
     """How often a model was attacked."""
     counted, plain = [], Bench._judged
 
-    def counting(bench, progress):
+    def counting(bench, model, progress):
         counted.append(1)
-        return plain(bench, progress)
+        return plain(bench, model, progress)
 
     monkeypatch.setattr(Bench, "_judged", counting)
     return counted
+
+
+def test_other_runs_stand_beside_the_points_with_the_figures_of_their_validation(run, judged, tmp_path):
+    other = generalist.train("digits-nt", out=tmp_path / "nt", overrides=SMALL)
+    found = generalist.dial(run, points=3, beside=other)
+    (point,) = found.beside
+    kept = other.summary["selected"]["global"]
+    assert (point.natural, point.robust) == (kept["natural"], kept["robust"])
+    assert f"beside: nt: natural {point.natural:.2f}" in str(found)
+    assert found.record()["beside"]["nt"]["robust"] == point.robust
+    assert all(mixture is not point for mixture in found.points)
+    before = len(judged)
+    assert generalist.dial(run, points=3, beside=[other]).beside[0].counts == point.counts
+    assert len(judged) == before, "it is kept like the points"
+
+
+def test_a_run_on_other_data_does_not_stand_beside(run, tmp_path):
+    other = generalist.train("digits-nt", out=tmp_path / "nt", overrides={**SMALL, "seed": 5})
+    with pytest.raises(UserError, match="other images or splits"):
+        generalist.dial(run, points=3, beside=other)
 
 
 def verdicts(dial):
@@ -141,8 +161,8 @@ def test_a_killed_dial_goes_on_where_it_stopped(run, judged, monkeypatch, tmp_pa
     judged.clear()
     keep = Bench._keep
 
-    def dying(bench, point, *, seconds):
-        keep(bench, point, seconds=seconds)
+    def dying(bench, key, point, *, seconds):
+        keep(bench, key, point, seconds=seconds)
         if len(judged) == 4:
             raise KeyboardInterrupt
 
@@ -194,7 +214,7 @@ def test_front_and_pick(run):
     assert "chosen" in found.text(best)
     rows = found.csv().splitlines()
     assert len(rows) == 6
-    assert rows[0].startswith("weight:linf,weight:natural,natural,linf:3/10")
+    assert rows[0].startswith("weight:linf,weight:natural,natural,linf:3/20")
     json.dumps(found.record())
 
 
