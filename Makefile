@@ -36,7 +36,7 @@ demo: $(READY) ## train NT, AT, AT-ℓ2 and two Generalists on digits, dial the 
 	$(BIN)/generalist train digits-at-l2 --set select=last --out $(RUNS)/at-l2
 	$(BIN)/generalist train digits-generalist-t --set select=last --out $(RUNS)/generalist-t
 	$(BIN)/generalist train digits-generalist-late-t --out $(RUNS)/late-t
-	$(BIN)/generalist dial $(RUNS)/late-t --beyond 1.25 --maximise l2 --natural-at-least 97 --export $(RUNS)/late-t-dial \
+	$(BIN)/generalist dial $(RUNS)/late-t --beyond 1.25 --linf-at-least 65 --maximise l2 --export $(RUNS)/late-t-dial \
 		$(addprefix --beside $(RUNS)/,nt at at-l2 generalist-t)
 	$(BIN)/generalist eval $(addprefix $(RUNS)/,nt at at-l2 generalist-t) --global
 	$(BIN)/generalist compare $(addprefix $(RUNS)/,nt at at-l2 generalist-t late-t-dial)
