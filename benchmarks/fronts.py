@@ -4,7 +4,8 @@
 
 Every training, dial and attack is kept below --out and goes on where it stopped; run it again for the tables. All
 methods have the same epochs, the same data and a running average. The points of a dial are chosen on validation; then
-every model is attacked on the first --images of the test split, once, by PGD-20 and by `quick` (APGD-CE and APGD-T).
+every model is attacked on the first --images of the test split, once, under the first threat (ℓ∞), by PGD-20 and by
+`quick` (APGD-CE and APGD-T).
 Compared is the robust accuracy at natural accuracies between AT and half-half, interpolated along each front.
 """
 
@@ -95,7 +96,7 @@ def trained(name: str, method: str, changes: Mapping[str, Any], seed: int, optio
 
 def baseline(name: str, method: str, changes: Mapping[str, Any], seed: int, options: argparse.Namespace) -> Point:
     run = trained(name, method, changes, seed, options)
-    threats = [str(threat) for threat in generalist.load_recipe(f"{options.setting}-at").validation.threats]
+    threats = [str(generalist.load_recipe(f"{options.setting}-at").validation.threats[0])]
     records = {suite: attacked(run, threats, suite, options) for suite in options.suites}
     return point(name, records, threats[0])
 
@@ -116,7 +117,7 @@ def dialled(run: Run, by: str, options: argparse.Namespace) -> Iterator[Point]:
         model = found.model(chosen)
         records = {
             suite: generalist.evaluate(
-                model, test, threats=found.threats, suite=suite, images=options.images, cache=run.evaluations,
+                model, test, threats=found.threats[0], suite=suite, images=options.images, cache=run.evaluations,
                 progress=True,
             ).record()
             for suite in options.suites
