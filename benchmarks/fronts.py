@@ -134,7 +134,7 @@ def thinned(front: Sequence[Any], count: int) -> list[Any]:
 
 
 def point(name: str, records: Mapping[str, Mapping[str, Any]], threat: str) -> Point:
-    robust = {suite: record["robust"][threat] for suite, record in records.items()}
+    robust = {suite: min(record["accuracy"][threat].values()) for suite, record in records.items()}
     return Point(name, next(iter(records.values()))["natural"], robust)
 
 
