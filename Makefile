@@ -8,6 +8,7 @@ TABLE ?= runs/methods
 METHODS := nt at at-l2 half trades fat iat rst score score-pgd agr part fast-at mart at-awp hat lbgat \
 	avg max msd e-at ramp rmc \
 	generalist-d-natural generalist-d-norms generalist-t generalist-d-trades generalist-t-mart \
+	generalist-late-d generalist-late-half generalist-late-t \
 	generalist-5 generalist-7 generalist-10
 SEED ?= 0
 MUTATIONS ?= 20000
@@ -38,8 +39,8 @@ demo: $(READY) ## train NT, AT, AT-ℓ2 and two Generalists on digits, dial the 
 	$(BIN)/generalist train digits-generalist-late-t --out $(RUNS)/late-t
 	$(BIN)/generalist dial $(RUNS)/late-t --beyond 1.25 --linf-at-least 65 --maximise l2 --export $(RUNS)/late-t-dial \
 		$(addprefix --beside $(RUNS)/,nt at at-l2 generalist-t)
-	$(BIN)/generalist eval $(addprefix $(RUNS)/,nt at at-l2 generalist-t) --global
-	$(BIN)/generalist compare $(addprefix $(RUNS)/,nt at at-l2 generalist-t late-t-dial)
+	$(BIN)/generalist eval $(addprefix $(RUNS)/,nt at at-l2 generalist-t late-t) --global
+	$(BIN)/generalist compare $(addprefix $(RUNS)/,nt at at-l2 generalist-t late-t late-t-dial)
 	@echo "figures: $(RUNS)/late-t/figures/dial.png and $(RUNS)/*/figures/*.png"
 
 # Fast-AT ends early where its watch finds that it has overfitted: there is nothing of it to compare then.
