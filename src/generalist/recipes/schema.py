@@ -90,23 +90,23 @@ def _gamma(value: Any) -> ModuleGamma:
     if isinstance(value, Mapping) and "modules" in value:
         if len(value) > 1 or not isinstance(value["modules"], Mapping) or not value["modules"]:
             raise ValueError(f"modules takes gammas by module name, and nothing beside it, got {shown(dict(value))}")
-        filters = {_text(str(name)): _plain_gamma_of(gamma) for name, gamma in value["modules"].items()}
+        filters = {_text(str(name)): _gamma_of_training(gamma) for name, gamma in value["modules"].items()}
         return ByName(tuple(sorted(filters.items(), key=lambda item: item[0])))
     if isinstance(value, Mapping) and "depth" in value:
         rest = {key: given for key, given in value.items() if key != "depth"}
-        factors, gamma = value["depth"], _plain_gamma_of(rest) if rest else Points((Fraction(0),), (1.0,))
+        factors, gamma = value["depth"], _gamma_of_training(rest) if rest else Points((Fraction(0),), (1.0,))
         if not isinstance(factors, list | tuple) or not 2 <= len(factors) <= MOST_DEPTHS:
             raise ValueError(f"depth takes 2 to {MOST_DEPTHS} factors, first layer to last, got {shown(factors)}")
         if gamma == REST:
             raise ValueError("depth goes with a share or breakpoints, not with the rest")
         return OverDepth(tuple(_unit(factor, "a factor over depth") for factor in factors), gamma)
-    return _plain_gamma_of(value)
+    return _gamma_of_training(value)
 
 
 MOST_DEPTHS = 100
 
 
-def _plain_gamma_of(value: Any) -> Gamma:
+def _gamma_of_training(value: Any) -> Gamma:
     """rest · a number · {share: 0.5} · {at: [0, 1/3, 2/3, 1], values: [1, 1, 1, 0]}"""
     if value == REST or isinstance(value, Points | Share):
         return value
