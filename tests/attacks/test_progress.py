@@ -3,11 +3,17 @@
 import pytest
 
 from generalist import Threat
-from generalist.attacks import apgd_t, fab_t, mim, pgd, square, watched
+from generalist.attacks import apgd_t, fab_t, fmn, mim, pgd, square, watched
 from generalist.attacks.progress import track
 from oracles import natural_digits
 
-SHORT = {pgd: {"steps": 6, "restarts": 2}, mim: {"steps": 5}, apgd_t: {"steps": 8}, fab_t: {"steps": 4}}
+SHORT = {
+    pgd: {"steps": 6, "restarts": 2},
+    mim: {"steps": 5},
+    apgd_t: {"steps": 8},
+    fab_t: {"steps": 4},
+    fmn: {"steps": 6},
+}
 
 
 def test_nested_loops_share_the_turns_of_the_outer_ones():

@@ -3,7 +3,7 @@
 pgd         PGD with restarts, FGSM       criteria   what an attack raises
 mim, cw     momentum; the margin          view       the model as an attack sees it
 apgd        APGD-CE, -DLR, -T             survivors  early exit of misclassified images
-fab         FAB-T, minimal distances      square     random search, no gradients
+fab, fmn    minimal distances             square     random search, no gradients
 autoattack  the standard cascade of APGD-CE, APGD-T, FAB-T and Square
 
 `threat` is a `Threat` or text such as "linf:8/255", everywhere.
@@ -18,6 +18,7 @@ from generalist.attacks.autoattack import STANDARD, autoattack, stage_streams
 from generalist.attacks.criteria import cross_entropy, kl, margin
 from generalist.attacks.cw import cw
 from generalist.attacks.fab import fab_distance, fab_t
+from generalist.attacks.fmn import fmn, fmn_distance
 from generalist.attacks.mim import mim
 from generalist.attacks.pgd import ascend, fgsm, pgd
 from generalist.attacks.progress import watched
@@ -33,7 +34,7 @@ ATTACKS: Registry[Callable[..., Tensor]] = Registry(
 )
 """Attacks by the names that suites use. Their other keyword-only arguments are the fields of a suite's stage."""
 
-_NAMED: dict[str, Callable[..., Tensor]] = {"pgd": pgd, "mim": mim, "cw": cw, "apgd-dlr": apgd_dlr}
+_NAMED: dict[str, Callable[..., Tensor]] = {"pgd": pgd, "mim": mim, "cw": cw, "apgd-dlr": apgd_dlr, "fmn": fmn}
 for _name, _attack in [*_NAMED.items(), *STANDARD.values()]:
     ATTACKS.register(_name)(_attack)
 
@@ -57,6 +58,8 @@ __all__ = [
     "fab_distance",
     "fab_t",
     "fgsm",
+    "fmn",
+    "fmn_distance",
     "frozen",
     "kl",
     "loss_and_gradient",

@@ -11,18 +11,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from generalist.attacks.criteria import margin, targeted_margin
+from generalist.attacks.boundary import Judge, Nearest, final_search, margin_at, misled, settle_inside
+from generalist.attacks.criteria import targeted_margin
 from generalist.attacks.hyperplane import toward_hyperplane
 from generalist.attacks.progress import track
-from generalist.attacks.survivors import Copies, Survivors, tries
-from generalist.attacks.view import attack_view, loss_and_gradient, misclassified
+from generalist.attacks.survivors import Survivors, tries
+from generalist.attacks.view import attack_view, loss_and_gradient
 from generalist.core.errors import UserError
 from generalist.core.rng import Source, per_image
 from generalist.core.threat import Threat, expand_like
 from generalist.core.types import Count, PositiveFloat, Steps, Unit
-
-SEARCH_STEPS = 3  # of the final search, as in the paper
-SEARCH_OVERSHOOT = 0.05  # a point on the boundary itself is a tie, not a misclassification
 
 
 def fab_t(
@@ -72,7 +70,7 @@ def fab_t(
 
     def rounds(runs: int) -> Rounds:
         for together, group in tries(survivors, runs):
-            yield together, group.rows, group.number, partial(_settle_inside, group, walk.threat.radius)
+            yield together, group.rows, group.number, partial(settle_inside, group, walk.threat.radius)
 
     _every_target(model, x.detach(), y, rounds, walk, targets=targets, restarts=restarts, generator=generator)
     return survivors.x_adv
@@ -122,7 +120,7 @@ def fab_distance(
         [0.25, 0.0]
     """
     walk = _Walk(Threat.parse(threat), steps, alpha_max, eta, beta)
-    nearest = _Nearest(model, x.detach(), y)
+    nearest = Nearest(model, x.detach(), y)
 
     def rounds(runs: int) -> Rounds:
         for run in track(range(runs)):
@@ -132,35 +130,8 @@ def fab_distance(
     return nearest.x_adv, nearest.distance
 
 
-Judge = Callable[[Tensor, Tensor, Tensor], Tensor | None]
-"""(points, their distances, which ones may be misclassified) → which of the rows stay, or None where all do."""
-
 Rounds = Iterator[tuple[range, Tensor, Tensor, Judge]]
 """Runs to make together, the row of the batch behind each point, the number of its run, and the judge of the points."""
-
-
-def _settle_inside(group: Copies, radius: float, points: Tensor, distance: Tensor, suspected: Tensor) -> Tensor | None:
-    """A misclassified point inside the ball decides an image."""
-    return group.drop(points, suspected & (distance <= radius))
-
-
-class _Nearest:
-    """No early exit: the nearest misclassified point of each image is kept."""
-
-    def __init__(self, model: nn.Module, x: Tensor, y: Tensor) -> None:
-        wrong = misclassified(model, x, y)
-        self._model, self._y = model, y
-        self.x_adv = x.clone()
-        self.distance = torch.where(wrong, 0.0, torch.full_like(wrong, float("inf"), dtype=x.dtype))
-        self.rows = (~wrong).nonzero()[:, 0]
-
-    def judge(self, points: Tensor, distance: Tensor, suspected: Tensor) -> Tensor | None:
-        nearer = (suspected & (distance < self.distance[self.rows])).nonzero()[:, 0]
-        if len(nearer):
-            nearer = nearer[misclassified(self._model, points[nearer], self._y[self.rows[nearer]])]
-            self.x_adv[self.rows[nearer]] = points[nearer]
-            self.distance[self.rows[nearer]] = distance[nearer]
-        return None
 
 
 class _Walk(NamedTuple):
@@ -209,7 +180,7 @@ def _walk(view: nn.Module, x: Tensor, y: Tensor, target: Tensor, point: Tensor, 
     for _ in track(range(walk.steps)):
         _, lead, gradient = loss_and_gradient(view, point, y, targeted_margin(target))
         point = _step(point, x, lead.to(x), gradient, walk)
-        distance, wrong = walk.threat.size(point - x), _misled(_margin(view, point, y))
+        distance, wrong = walk.threat.size(point - x), misled(margin_at(view, point, y))
         nearer = wrong & (distance < nearest)
         best, nearest = torch.where(expand_like(nearer, x), point, best), torch.where(nearer, distance, nearest)
         keep = judge(point, distance, wrong)
@@ -218,27 +189,7 @@ def _walk(view: nn.Module, x: Tensor, y: Tensor, target: Tensor, point: Tensor, 
             x, y, target, point, best, nearest = (part[keep] for part in (x, y, target, point, best, nearest))
             if not len(x):
                 return
-    _final_search(view, x, y, best, judge, walk.threat)
-
-
-def _final_search(view: nn.Module, x: Tensor, y: Tensor, best: Tensor, judge: Judge, threat: Threat) -> None:
-    """Search the line from the best point back to the image for the zero of the margin, by the secant method."""
-    low, high = (torch.full_like(y, end, dtype=x.dtype) for end in (0, 1))
-    below, above = _margin(view, x, y), _margin(view, best, y)
-    for _ in range(SEARCH_STEPS):
-        zero = low + (high - low) * (below / (below - above)).nan_to_num(1, 1, 1).clamp(0, 1)
-        at = zero + SEARCH_OVERSHOOT * (high - zero)
-        point = x + expand_like(at, x) * (best - x)
-        value = _margin(view, point, y)
-        wrong = _misled(value)
-        low, below = torch.where(wrong, low, at), torch.where(wrong, below, value)
-        high, above = torch.where(wrong, at, high), torch.where(wrong, value, above)
-        keep = judge(point, threat.size(point - x), wrong)
-        if keep is not None:
-            state = (x, y, best, low, high, below, above)
-            x, y, best, low, high, below, above = (part[keep] for part in state)
-            if not len(x):
-                return
+    final_search(view, x, y, best, judge, walk.threat)
 
 
 def _step(point: Tensor, x: Tensor, lead: Tensor, gradient: Tensor, walk: _Walk) -> Tensor:
@@ -251,13 +202,3 @@ def _step(point: Tensor, x: Tensor, lead: Tensor, gradient: Tensor, walk: _Walk)
     alpha = (here / (here + there)).clamp_max(walk.alpha_max)[:, None]
     mixed = (1 - alpha) * (current + walk.eta * from_point) + alpha * (origin + walk.eta * from_image)
     return mixed.clamp_(0, 1).view_as(x)
-
-
-@torch.no_grad()
-def _margin(view: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return margin(view(x), y).to(x)
-
-
-def _misled(margins: Tensor) -> Tensor:
-    """Which margins may mean misclassified. A tie or NaN counts: the judge asks the model itself."""
-    return ~(margins < 0)

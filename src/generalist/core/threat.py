@@ -123,24 +123,28 @@ class Threat:
             return flat.norm(dim=1)
         return flat.abs().sum(1)
 
-    def project(self, x_adv: Tensor, x: Tensor) -> Tensor:
+    def project(self, x_adv: Tensor, x: Tensor, *, radius: Tensor | None = None) -> Tensor:
         """Project into the ball around x and the box [0, 1].
 
         Args:
             x_adv: Points [B, ...].
             x: Images [B, ...], the centres of the balls.
+            radius: A radius [B] for each image instead of eps.
 
         Returns:
             [B, ...]. ℓ∞ and ℓ1: the nearest point of ball and box; ℓ2: projected into the ball, then into the box.
         """
+        within = self.radius if radius is None else expand_like(radius, x)
         if self.norm == "linf":
-            return torch.clamp(x_adv, x - self.radius, x + self.radius).clamp_(0, 1)
+            return torch.clamp(x_adv, x - within, x + within).clamp_(0, 1)
         delta = x_adv - x
         if self.norm == "l2":
-            return (x + delta * (self.radius / expand_like(self.size(delta), x).clamp_min(self.radius))).clamp_(0, 1)
-        return (x + self._project_l1(delta, x)).clamp_(0, 1)
+            size = expand_like(self.size(delta), x)
+            longest = size.clamp_min(within) if isinstance(within, float) else size.clamp_min(TINY).maximum(within)
+            return (x + delta * (within / longest)).clamp_(0, 1)
+        return (x + self._project_l1(delta, x, radius)).clamp_(0, 1)
 
-    def _project_l1(self, delta: Tensor, x: Tensor) -> Tensor:
+    def _project_l1(self, delta: Tensor, x: Tensor, radii: Tensor | None) -> Tensor:
         """Nearest point of {‖u‖₁ ≤ eps, 0 ≤ x+u ≤ 1}: u = sign(v)·clip(|v|−λ, 0, room), λ found exactly.
 
         Σ clip(|v|−λ, 0, room) is piecewise linear and falls in λ; its slope changes at |v| and |v|−room, so one sort
@@ -148,6 +152,7 @@ class Threat:
         """
         wide = torch.float32 if x.device.type == "mps" else torch.float64  # MPS has no float64
         v, origin = delta.flatten(1).to(wide), x.flatten(1).to(wide)
+        radius = torch.full_like(v[:, :1], self.radius) if radii is None else radii.to(wide)[:, None]
         size, room = v.abs(), torch.where(v > 0, 1 - origin, origin).clamp_min(0)
         clipped = torch.minimum(size, room)
         breaks = torch.cat([size, size - clipped], 1)
@@ -156,13 +161,11 @@ class Threat:
         slope = change.gather(1, order).cumsum(1)
         mass = torch.zeros_like(breaks)
         mass[:, 1:] = (slope[:, :-1] * (breaks[:, :-1] - breaks[:, 1:])).cumsum(1)
-        at = torch.searchsorted(mass.contiguous(), torch.full_like(mass[:, :1], self.radius)).clamp_(
-            1, breaks.shape[1] - 1
-        )
-        slack = (self.radius - mass.gather(1, at - 1)) / slope.gather(1, at - 1).clamp_min(1)
+        at = torch.searchsorted(mass.contiguous(), radius).clamp_(1, breaks.shape[1] - 1)
+        slack = (radius - mass.gather(1, at - 1)) / slope.gather(1, at - 1).clamp_min(1)
         threshold = breaks.gather(1, at - 1) - slack
         shrunk = torch.minimum((size - threshold).clamp_min(0), room)
-        inside = clipped.sum(1, keepdim=True) <= self.radius
+        inside = clipped.sum(1, keepdim=True) <= radius
         return (torch.where(inside, clipped, shrunk) * v.sign()).view_as(delta).to(delta.dtype)
 
     def steepest(self, gradient: Tensor, *, density: float = 0.0) -> Tensor:
