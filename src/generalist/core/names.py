@@ -5,3 +5,6 @@ MEAN, UNION = "mean over norms", "true union"
 
 SUITE_NAMES = ("pgd20", "quick", "paper", "autoattack")
 """The shipped suites, the strongest last."""
+
+CURVE = "curve"
+"""What `--suite` calls the evaluation by minimal distances, which is no list of attacks."""

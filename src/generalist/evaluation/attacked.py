@@ -151,6 +151,7 @@ class SuiteResult:
             "red_flags": [flag.record() for flag in self.flags],
             "notes": list(self.notes),
             "examples": list(self.examples),
+            "labels": self.labels.tolist(),
             "per_image": {
                 "natural": self.natural.int().tolist(),
                 **{str(t): {label: v.tolist() for label, v in row.items()} for t, row in self.verdicts.items()},

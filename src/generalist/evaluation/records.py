@@ -1,6 +1,7 @@
 """Evaluation records as files: read back only if their figures are those of their verdicts."""
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +43,10 @@ def read_record(path: Path) -> dict[str, Any]:
     return record
 
 
-def _recomputed(record: dict[str, Any]) -> tuple[float, dict[str, dict[str, float]]]:
-    """Natural accuracy and the table, from nothing but the verdicts."""
+def robust_images(record: Mapping[str, Any]) -> tuple[Tensor, dict[str, dict[str, Tensor]]]:
+    """Which images of a record are right, bool [N]: without an attack, and by threat and column of the suite."""
     verdicts = dict(record["per_image"])
     natural = torch.tensor(verdicts.pop("natural"), dtype=torch.bool)
-    if not len(natural) == record["images"] == len(record["examples"]):
-        raise ValueError("one verdict and one name per image")
     robust: dict[str, dict[str, Tensor]] = {}
     for threat, stages in verdicts.items():
         survived = {label: torch.tensor(row, dtype=torch.int8) != 0 for label, row in stages.items()}
@@ -56,6 +55,14 @@ def _recomputed(record: dict[str, Any]) -> tuple[float, dict[str, dict[str, floa
         for name in columns:
             for label in _stages_of(name, record):
                 robust[threat][name] &= survived[label]
+    return natural, robust
+
+
+def _recomputed(record: Mapping[str, Any]) -> tuple[float, dict[str, dict[str, float]]]:
+    """Natural accuracy and the table, from nothing but the verdicts."""
+    natural, robust = robust_images(record)
+    if not len(natural) == record["images"] == len(record["examples"]) == len(record.get("labels", natural)):
+        raise ValueError("one verdict, one name and one label per image")
     table = {threat: {name: percent(kept) for name, kept in row.items()} for threat, row in robust.items()}
     if len(table) > 1:
         names = list(next(iter(table.values())))
@@ -65,7 +72,7 @@ def _recomputed(record: dict[str, Any]) -> tuple[float, dict[str, dict[str, floa
     return percent(natural), table
 
 
-def _stages_of(column: str, record: dict[str, Any]) -> list[str]:
+def _stages_of(column: str, record: Mapping[str, Any]) -> list[str]:
     """The stages that a column is made of; records of older versions do not say it."""
     labels = list(record["stages"])
     if "columns" in record:

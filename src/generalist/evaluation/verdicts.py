@@ -68,7 +68,7 @@ class Verdicts:
         robust: dict[str, bool] = {}
         cost, largest = dict.fromkeys(COSTS, 0.0), 0.0
         for part in self._files(threat, stage):
-            for row in _rows(part, key=self._key(threat, stage)):
+            for row in read_rows(part, key=self._key(threat, stage)):
                 robust |= {name: bool(verdict) for name, verdict in row["robust"].items()}
                 for key in cost:
                     cost[key] += row[key]
@@ -85,12 +85,7 @@ class Verdicts:
         verdicts = {name: int(verdict) for name, verdict in robust.items()}
         row = sealed({"of": self._key(threat, stage), "robust": verdicts, **cost})
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "ab+") as file:
-                _drop_cut_line_(file)
-                file.write(json.dumps(row).encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
+            append_row(path, row)
         except OSError as error:
             self._writable = False
             reason = error.strerror or error
@@ -102,6 +97,16 @@ class Verdicts:
             path.unlink(missing_ok=True)
 
 
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Add a line to a JSON-lines file, on disk when this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab+") as file:
+        _drop_cut_line_(file)
+        file.write(json.dumps(row).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _drop_cut_line_(file: BinaryIO) -> None:
     """A kill may have cut the last line short."""
     file.seek(0)
@@ -109,7 +114,7 @@ def _drop_cut_line_(file: BinaryIO) -> None:
     file.truncate(content.rfind(b"\n") + 1)
 
 
-def _rows(path: Path, *, key: str) -> Iterator[dict[str, Any]]:
+def read_rows(path: Path, *, key: str) -> Iterator[dict[str, Any]]:
     """The lines that are whole and of this file; others are counted, but for a last one that was cut short."""
     text = path.read_bytes().decode("utf-8", "replace")
     damaged = 0
