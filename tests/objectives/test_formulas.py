@@ -13,13 +13,14 @@ from torch import nn
 
 from generalist import RunError, Threat, UserError
 from generalist.core.types import LossTerms, step_context
+from generalist.models.gradcam import activation_map
 from generalist.objectives import make_objective, perturbed_weights
 from generalist.objectives.agr import reconciled, shortened
 from generalist.objectives.fat import friendly
 from generalist.objectives.fields import divergence
 from generalist.objectives.iat import mixed_loss
 from generalist.objectives.multi_norm import steepest_of_all
-from generalist.objectives.part import activation_map, standardised
+from generalist.objectives.part import standardised
 from generalist.objectives.ramp import merged, paired
 from generalist.objectives.trades import diverging
 

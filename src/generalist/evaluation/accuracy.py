@@ -47,6 +47,27 @@ class Evaluation:
         return record
 
 
+@dataclass(frozen=True)
+class Change:
+    """A difference in percentage points, and half of its 95 % interval over the choice of images."""
+
+    points: float
+    margin: float
+
+    def __str__(self) -> str:
+        return f"{self.points:+.1f} ±{self.margin:.1f}"
+
+    def record(self) -> dict[str, float]:
+        return {"points": round(self.points, 3), "margin": round(self.margin, 3)}
+
+
+def paired_change(after: Tensor, before: Tensor) -> Change:
+    """The mean of the paired differences of verdicts [N], with its margin by the normal approximation."""
+    differences = after.float() - before.float()
+    spread = differences.std(correction=0).item() / math.sqrt(len(differences))
+    return Change(100 * differences.mean().item(), 196 * spread)
+
+
 def percent(verdicts: Tensor) -> float:
     return round(100.0 * verdicts.float().mean().item(), 2)
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from generalist.core.errors import UserError, unknown
 from generalist.core.names import MEAN, UNION
 from generalist.evaluation.accuracy import interval, percent
+from generalist.evaluation.glance import NATURAL, Glance
 from generalist.mixing import MergeWeights
 
-NATURAL = "natural"
 WISHES = (NATURAL, "linf", "l2", "l1", "mean", "union")
 """What can be asked for: natural accuracy, robust accuracy under the first threat of a norm, the mean of the robust
 accuracies, and the true union."""
@@ -29,6 +29,7 @@ class MixturePoint:
 
     mixture: MergeWeights
     verdicts: Mapping[str, Tensor]
+    glance: Glance = field(default_factory=Glance)
     on_front: bool = False
     chosen_by: str = ""  # the wish that it was picked by
 
@@ -85,6 +86,14 @@ class MixturePoint:
             return 100 * int(torch.stack(list(self.verdicts.values())).all(0).sum()) / images
         return 100 * int(self.verdicts[measured_by(wish, list(self.verdicts))].sum()) / images
 
+    def by_class(self, labels: Tensor, classes: int) -> dict[str, list[float | None]]:
+        """Accuracy per class and measure, in percent; None for a class without images. `labels` [N] of the images."""
+        found: dict[str, list[float | None]] = {}
+        for measure, verdicts in self.verdicts.items():
+            members = [verdicts[labels == number] for number in range(classes)]
+            found[measure] = [percent(bits) if len(bits) else None for bits in members]
+        return found
+
     def dominates(self, other: "MixturePoint") -> bool:
         """At least as many images right by every measure, and more by one."""
         pairs = list(zip(self.counts, other.counts, strict=True))
@@ -107,6 +116,7 @@ class MixturePoint:
             "interval_95": bounds,
             "on_front": self.on_front,
             "endpoint": self.mixture.endpoint,
+            "losses": dict(self.glance.losses),
         }
 
 

@@ -5,6 +5,7 @@ spec            ModelSpec, Classifier
 loading         save_model, load_model, load_weights, read_extra
 checkpoints     somebody else's weights: prefixes, nestings, normalisation
 frozen          frozen: eval mode without weight gradients, restored afterwards
+gradcam         gradcam: which pixels speak for a class
 layout          prefers_channels_last: whether somebody else's network works so
 normalize       Normalize
 registry        MODELS: small_cnn, resnet18/34/50, wide_resnet50_2, preact_resnet18

@@ -8,10 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from generalist.attacks import attack_view, cross_entropy, frozen, loss_and_gradient
+from generalist.attacks import attack_view, cross_entropy, loss_and_gradient
 from generalist.core.errors import UserError
 from generalist.core.threat import Threat, expand_like
 from generalist.core.types import InnerSteps, Loss, LossTerms, PositiveFloat, StepContext, Unit
+from generalist.models.gradcam import activation_map
 from generalist.objectives.fields import Share, StepSize
 from generalist.objectives.registry import OBJECTIVES
 
@@ -57,33 +58,6 @@ def part(
 
 def into(x_adv: Tensor, x: Tensor, bound: Tensor) -> Tensor:
     return torch.clamp(x_adv, x - bound, x + bound).clamp_(0, 1)
-
-
-def activation_map(model: nn.Module, x: Tensor) -> Tensor:
-    """Grad-CAM (Selvaraju et al. 2017) of the predicted class at the last feature map, resized: [B, 1, H, W].
-
-    A network without feature maps has its input as the only one.
-    """
-    maps: list[Tensor] = []
-
-    def note(module: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
-        if isinstance(output, Tensor) and output.dim() == 4 and output[0, 0].numel() > 1 and output.requires_grad:
-            maps.append(output)
-
-    leaves = [module for module in model.modules() if not any(module.children())]
-    hooks = [module.register_forward_hook(note) for module in leaves]
-    try:
-        with frozen(model), torch.enable_grad():
-            image = x.detach().requires_grad_()
-            logits = model(image)
-            feature = maps[-1] if maps else image
-            (gradient,) = torch.autograd.grad(logits.max(1).values.sum(), feature)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    weights = gradient.float().mean((2, 3), keepdim=True)
-    heat = (weights * feature.detach().float()).sum(1, keepdim=True).relu()
-    return F.interpolate(heat, size=x.shape[2:], mode="bilinear", align_corners=False)
 
 
 def standardised(heat: Tensor) -> Tensor:
