@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from generalist.runs.evaluate import evaluate
     from generalist.runs.folder import Run, load
     from generalist.runs.modules import measure_modules
+    from generalist.runs.report import write_report
     from generalist.runs.train import train
     from generalist.training.learner import Learner
 
@@ -82,6 +83,7 @@ __all__ = [
     "recipe_names",
     "save_model",
     "train",
+    "write_report",
 ]
 
 _HOMES = {
@@ -102,6 +104,7 @@ _HOMES = {
     "objectives": ("OBJECTIVES",),
     "recipes.schema": ("Recipe",),
     "recipes.shipped": ("recipe_names",),
+    "runs.report": ("write_report",),
     "runs.train": ("train",),
 }
 """Where the public names are. They are imported when they are first used: torch takes seconds, and the command has to

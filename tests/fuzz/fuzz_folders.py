@@ -22,7 +22,7 @@ SMALL = (
     "validation.images=40", "validation.steps=2", "validation.every_epochs=1",
 )  # fmt: skip
 RECIPE = "digits-generalist-t"
-COST = ("seconds", "forward", "backward", "costs", "environment", "versions", "run")
+COST = ("seconds", "cpu_seconds", "peak_memory_mib", "forward", "backward", "costs", "environment", "versions", "run")
 """What may differ between two evaluations or trainings that are alike."""
 
 

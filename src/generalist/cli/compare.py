@@ -2,14 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from generalist.cli.curves import compare_curves
 from generalist.cli.importing import importing
 from generalist.cli.options import read_path, written_file
 from generalist.core.errors import UserError, shown
 from generalist.core.files import write_atomically, write_json
+from generalist.core.names import CURVE
 
 
 def compare_command(
@@ -37,34 +39,53 @@ def compare_command(
         Path | None,
         typer.Option("--scatter", metavar="FILE.png", callback=written_file, help="Natural against robust accuracy."),
     ] = None,
+    classes: Annotated[bool, typer.Option("--classes", help="Accuracy of every class instead.")] = False,
+    bars_file: Annotated[
+        Path | None,
+        typer.Option("--bars", metavar="FILE", callback=written_file, help="Bars by class, a .png or .svg file."),
+    ] = None,
 ) -> None:
     """Put evaluated runs side by side; nothing is trained or attacked again."""
     with importing():
-        from generalist.report import layouts
-        from generalist.runs.compare import compare
+        from generalist.report import classwise, layouts
+        from generalist.runs.compare import compare, compare_classes
 
     if scatter_file is not None and scatter_file.suffix.lower() != ".png":
         raise UserError(f"--scatter writes a .png file, got {shown(str(scatter_file))}")
+    if bars_file is not None and bars_file.suffix.lower() not in (".png", ".svg"):
+        raise UserError(f"--bars writes a .png or .svg file, got {shown(str(bars_file))}")
+    if classes and paper is not None:
+        raise UserError(f"the papers' tables have no figures by class; leave out --paper {paper} or --classes")
+    if suite == CURVE:
+        if paper is not None or csv_file is not None or latex_file is not None or markdown_file is not None:
+            raise UserError("--suite curve has a table, --json and --scatter (the curves), and no other layout")
+        compare_curves(runs, json_file=json_file, figure=scatter_file)
+        return
     found = compare(runs, suite=suite, paper=paper)
+    by_class = compare_classes(runs, suite=suite) if classes or bars_file is not None else None
+    table: Any = by_class if classes else found
+    layout: Any = classwise if classes else layouts
     files: dict[Path, bytes] = {}
     if csv_file is not None:
-        files[csv_file] = _bytes(layouts.csv_text(found))
+        files[csv_file] = _bytes(layout.csv_text(table))
     if latex_file is not None:
-        files[latex_file] = _bytes(layouts.latex_text(found))
+        files[latex_file] = _bytes(layout.latex_text(table))
     if markdown_file is not None:
-        files[markdown_file] = _bytes(layouts.markdown_text(found))
+        files[markdown_file] = _bytes(layout.markdown_text(table))
     if scatter_file is not None:
         from generalist.report.scatter import draw_scatter  # matplotlib is slow to import, and for this alone
 
         files[scatter_file] = draw_scatter(found)
+    if bars_file is not None and by_class is not None:
+        files[bars_file] = classwise.draw_classes(by_class, kind=bars_file.suffix.lower()[1:])
     for path, content in files.items():
         write_atomically(path, content)
     if json_file == "-":
-        print(json.dumps(found.record()))
+        print(json.dumps(table.record()))
         return
     if json_file is not None:
-        write_json(Path(json_file), found.record())
-    layouts.show_comparison(found)
+        write_json(Path(json_file), table.record())
+    layout.show_comparison(table)
 
 
 def _bytes(text: str) -> bytes:

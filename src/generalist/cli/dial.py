@@ -110,10 +110,13 @@ def dial_command(
         drawn = found.draw(chosen)
     except RunError as error:  # the figures are shown all the same
         drawn, unwritten = [], error
+    picked = None if chosen is None else {**chosen.record(), "rule": chosen.chosen_by, "red_flags": flags}
+    if picked is not None:
+        found.keep(chosen=picked)
     if not is_main():
         return
     record = found.record()
-    record["chosen"] = None if chosen is None else {**chosen.record(), "rule": chosen.chosen_by, "red_flags": flags}
+    record["chosen"] = picked
     record["export"] = None if exported is None else {"run": str(exported[0].folder), "test": test}
     if csv_file is not None:
         write_atomically(csv_file, found.csv().encode())

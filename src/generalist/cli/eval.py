@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from generalist.cli.curves import check_curve_options, eval_curves
 from generalist.cli.importing import importing
 from generalist.cli.messages import complain
 from generalist.cli.options import MOST_IMAGES, Download, Quiet, Root, read_data, read_path, written_file
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import sealed, write_json
-from generalist.core.names import SUITE_NAMES
+from generalist.core.names import CURVE, SUITE_NAMES
 
 if TYPE_CHECKING:
     from generalist.evaluation import Suite, SuiteResult
@@ -24,7 +25,9 @@ def eval_command(
         list[Path] | None,
         typer.Argument(metavar="TARGET", callback=read_path, help="Run folders, or one saved model file."),
     ] = None,
-    suite: Annotated[str, typer.Option(help=f"{', '.join(SUITE_NAMES)}, a YAML file, or module:callable.")] = "pgd20",
+    suite: Annotated[
+        str, typer.Option(help=f"{', '.join(SUITE_NAMES)}, {CURVE}, a YAML file, or module:callable.")
+    ] = "pgd20",
     threat: Annotated[
         list[str] | None,
         typer.Option(metavar="NORM:EPS", help="Such as linf:8/255, repeatable; a run's own if not given."),
@@ -69,6 +72,9 @@ def eval_command(
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="[FILE]", callback=written_file, help="The record, to a file.")
     ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(callback=written_file, help="Of --suite curve: all curves, to a .png or .svg file.")
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Attack a model: a run's, a saved one, or anybody's."""
@@ -83,7 +89,8 @@ def eval_command(
         from generalist.runs.targets import foreign_target, run_targets, saved_target
 
     threats = [Threat.parse(text) for text in threat or []]
-    chosen = load_suite(suite)
+    check_curve_options(suite, figure=figure, save_adv=save_adv)
+    chosen = None if suite == CURVE else load_suite(suite)
     reporter = make_reporter(quiet=quiet or json_file == "-" or not is_main())
     files = [path for path in target or [] if path.is_file()]
     if model is None and not target:
@@ -113,6 +120,11 @@ def eval_command(
     else:
         every = suite == "pgd20" if learners is None else learners
         aimed = run_targets(target or [], threats, learners=every, root=root, download=download)
+    if chosen is None:
+        eval_curves(
+            aimed, images=n, batch_size=batch_size, seed=seed, json_file=json_file, figure=figure, reporter=reporter
+        )
+        return
     results, unwritten = {}, list[RunError]()
     for one in aimed:
         try:

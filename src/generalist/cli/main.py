@@ -15,10 +15,12 @@ from generalist.cli.compare import compare_command
 from generalist.cli.dial import dial_command
 from generalist.cli.doctor import doctor_command
 from generalist.cli.eval import eval_command
+from generalist.cli.explain import explain_command
 from generalist.cli.importing import importing
 from generalist.cli.messages import complain
 from generalist.cli.modules import modules_command
 from generalist.cli.recipes import recipes_app
+from generalist.cli.report import report_command
 from generalist.cli.train import train_command
 from generalist.core.errors import RunError, UserError, one_line
 from generalist.distributed.launch import is_main_process, launched_processes
@@ -37,6 +39,8 @@ app.command("train")(train_command)
 app.command("eval")(eval_command)
 app.command("compare")(compare_command)
 app.command("dial")(dial_command)
+app.command("report")(report_command)
+app.command("explain")(explain_command)
 app.command("modules")(modules_command)
 app.add_typer(recipes_app, name="recipes")
 app.command("doctor")(doctor_command)

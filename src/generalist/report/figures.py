@@ -1,5 +1,6 @@
 """The curves of a run as PNG files."""
 
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -195,6 +196,13 @@ def _accuracy(figure: Figure, rows: Records, style: Style) -> None:
 
 def _under(threat: str) -> Read:
     return lambda row: {name: scores["robust"][threat] for name, scores in row["models"].items()}
+
+
+def picture(figure: Figure, kind: str) -> bytes:
+    """A figure as the bytes of a `png` or `svg` file, the same for the same figure."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, dpi=200, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    return buffer.getvalue()
 
 
 def pretty_threat(threat: str) -> str:

@@ -155,7 +155,7 @@ def latex_text(comparison: Comparison) -> str:
     """A tabular for booktabs."""
     styles = ("{}", r"\textbf{{{}}}", r"\underline{{{}}}")
     heads = ["run", *(column.name for column in comparison.columns), SELECTED]
-    grid = [[_latex(head) for head in heads], *_written(comparison, styles, _latex)]
+    grid = [[escape_latex(head) for head in heads], *_written(comparison, styles, escape_latex)]
     lines = [f"{' & '.join(line)} \\\\" for line in grid]
     ours = len(comparison.rows) + 1
     return "\n".join(
@@ -178,12 +178,12 @@ def markdown_text(comparison: Comparison) -> str:
     """A table with its caption below."""
     heads = ["run", *(column.name for column in comparison.columns), SELECTED]
     lines = [
-        [_markdown(head) for head in heads],
+        [escape_markdown(head) for head in heads],
         ["---", *("---:" for _ in comparison.columns), "---"],
-        *_written(comparison, ("{}", "**{}**", "<u>{}</u>"), _markdown),
+        *_written(comparison, ("{}", "**{}**", "<u>{}</u>"), escape_markdown),
     ]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    notes = "\n".join(f"- {_markdown(line)}" for line in caption(comparison, best="Bold:", second="underlined:"))
+    notes = "\n".join(f"- {escape_markdown(line)}" for line in caption(comparison, best="Bold:", second="underlined:"))
     return f"{table}\n\n{notes}\n"
 
 
@@ -221,10 +221,10 @@ LATEX = {char: f"\\{char}" for char in "&%$#_{}"} | {
 }  # fmt: skip
 
 
-def _latex(text: str) -> str:
+def escape_latex(text: str) -> str:
     return "".join(LATEX.get(char, char) for char in text)
 
 
-def _markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Nothing in a name is taken for markup."""
     return "".join(f"\\{char}" if char in "\\`*_[]<>|" else char for char in text)

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from generalist.core.files import write_atomically
 from generalist.core.names import UNION
+from generalist.evaluation.accuracy import Change
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,20 +23,6 @@ if TYPE_CHECKING:
 Kind = Literal["module", "set", "whole"]
 MISSING = "–"
 YES = "yes"
-
-
-@dataclass(frozen=True)
-class Change:
-    """A difference in percentage points, and half of its 95 % interval over the choice of images."""
-
-    points: float
-    margin: float
-
-    def __str__(self) -> str:
-        return f"{self.points:+.1f} ±{self.margin:.1f}"
-
-    def record(self) -> dict[str, float]:
-        return {"points": round(self.points, 3), "margin": round(self.margin, 3)}
 
 
 @dataclass(frozen=True)

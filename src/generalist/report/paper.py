@@ -93,6 +93,11 @@ def paper_table(name: str) -> PaperTable:
     return tables[found]
 
 
+def paper_tables() -> list[PaperTable]:
+    """All of them, in the order of the papers."""
+    return list(_tables().values())
+
+
 def network_of(model: str, width: int | None) -> str | None:
     """The papers' name of a network, where it is the same one."""
     name, usual = NETWORKS.get(model, (None, None))

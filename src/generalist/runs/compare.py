@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from generalist.core.errors import UserError, unknown
+from generalist.core.names import CURVE
 from generalist.core.user_code import is_reference
 from generalist.evaluation import SUITE_NAMES, load_suite, model_hash
+from generalist.evaluation.classwise import classwise
+from generalist.models import read_extra
 from generalist.recipes.catalogue import method_of
-from generalist.report.comparison import Comparison, Entry, distinct_names, make_comparison
+from generalist.report.classwise import ClassComparison
+from generalist.report.comparison import Comparison, Entry, check_alike, distinct_names, make_comparison
 from generalist.report.paper import network_of, paper_table
 from generalist.runs.folder import Run, RunPaths
 
@@ -35,28 +39,64 @@ def compare(runs: Sequence[Run | str | Path], *, suite: str | None = None, paper
         >>> [row["recipe"] for row in found.record()["runs"]]
         ['digits-nt', 'digits-at']
     """
+    if suite == CURVE:
+        raise UserError("curves have a table of their own", command="generalist compare RUN… --suite curve")
     beside = paper_table(paper) if paper else None
+    return make_comparison(_entries(runs, suite), paper=beside)
+
+
+def compare_classes(
+    runs: Sequence[Run | str | Path], *, suite: str | None = None, column: str | None = None
+) -> ClassComparison:
+    """Evaluated runs side by side, class by class; nothing is trained or attacked again.
+
+    Args:
+        runs: Runs, or their folders, whose global models were evaluated alike.
+        suite: The suite whose records are compared; the strongest shipped one that all runs have, if not given.
+        column: A column of the suite, such as `AA`; the last one if not given.
+
+    Returns:
+        Natural, robust and true-union accuracy of every class; `record()` is all of it as JSON.
+    """
+    entries = _entries(runs, suite)
+    check_alike(entries)
+    names = _class_names(Path(entries[0].run))
+    found = {entry.name: classwise(entry.record, column=column, classes=names) for entry in entries}
+    return ClassComparison(entries[0].data, entries[0].record["suite"], found)
+
+
+def _class_names(folder: Path) -> list[str]:
+    """From the card of the global model; none where it has none."""
+    model = RunPaths(folder).model_file()
+    if not model.is_file():
+        return []
+    data = read_extra(model.with_suffix("")).get("data")
+    names = data.get("classes") if isinstance(data, dict) else None
+    return names if isinstance(names, list) else []
+
+
+def _entries(runs: Sequence[Run | str | Path], suite: str | None) -> list[Entry]:
     folders = [run.folder if isinstance(run, Run) else Path(run) for run in runs]
-    found = [Run(folder) for folder in _run_folders(folders)]
+    found = [Run(folder) for folder in run_folders(folders)]
     places = [run.folder.resolve() for run in found]
     for run, place in zip(found, places, strict=True):
         if places.count(place) > 1:
             raise UserError(f"{run.folder} is given twice")
-    chosen = _suite_name(suite, found) if suite else _strongest(found)
-    _check_recorded(found, chosen)
+    chosen = _suite_name(suite, found) if suite else strongest_suite(found)
+    check_recorded(found, chosen)
     recipes = [run.recipe for run in found]
     names = distinct_names([recipe.name for recipe in recipes], places)
-    return make_comparison([_entry(run, name, chosen) for run, name in zip(found, names, strict=True)], paper=beside)
+    return [entry_of(run, name, chosen) for run, name in zip(found, names, strict=True)]
 
 
-def _run_folders(paths: Sequence[Path]) -> list[Path]:
+def run_folders(paths: Sequence[Path], *, purpose: str = "compare") -> list[Path]:
     """Those that hold a run; `runs/*` names other files and folders too, which are left out with a word."""
     if not paths:
-        raise UserError("nothing to compare: give run folders")
+        raise UserError(f"nothing to {purpose}: give run folders")
     others = [path for path in paths if path.exists() and not RunPaths(path).exists]
     listed = ", ".join(map(str, others))
     if len(others) == len(paths):
-        raise UserError(f"nothing to compare: not a run folder (no recipe.yaml): {listed}")
+        raise UserError(f"nothing to {purpose}: not a run folder (no recipe.yaml): {listed}")
     if others:
         warnings.warn(f"left out, not a run folder: {listed}", stacklevel=3)
     return [path for path in paths if path not in others]
@@ -72,7 +112,7 @@ def _suite_name(given: str, runs: Sequence[Run]) -> str:
     return given
 
 
-def _strongest(runs: Sequence[Run]) -> str:
+def strongest_suite(runs: Sequence[Run]) -> str:
     """Of all runs; if they have none in common, the strongest that any has, so that it is asked of the others."""
     for enough in (all, any):
         for suite in reversed(SUITE_NAMES):
@@ -81,7 +121,7 @@ def _strongest(runs: Sequence[Run]) -> str:
     return SUITE_NAMES[0]
 
 
-def _check_recorded(runs: Sequence[Run], suite: str) -> None:
+def check_recorded(runs: Sequence[Run], suite: str) -> None:
     missing = [run for run in runs if not run.record_file(suite).is_file()]
     if not missing:
         return
@@ -98,7 +138,7 @@ def _check_recorded(runs: Sequence[Run], suite: str) -> None:
     raise UserError(f"{lacking} {have} no record of suite {suite}; make it with: {shlex.join(command)}")
 
 
-def _entry(run: Run, name: str, suite: str) -> Entry:
+def entry_of(run: Run, name: str, suite: str) -> Entry:
     recipe, record = run.recipe, run.record(suite)
     summary = run.summary if run.finished else {}
     return Entry(

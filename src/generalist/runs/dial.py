@@ -1,18 +1,22 @@
 """The dial: mixtures of the models of finished runs, chosen after training by what they are worth on validation."""
 
+import base64
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
 from torch import nn
 
-from generalist.core.errors import UserError, shown, unknown
+from generalist.core.errors import RunError, UserError, shown, unknown
 from generalist.core.files import user_path, write_atomically
 from generalist.core.threat import parse_fraction
 from generalist.data import sequential_batches
 from generalist.distributed import ranks
 from generalist.evaluation import Barrier, Flag, MixturePoint, Suite, SuiteResult, Wish, examine_model, load_suite
+from generalist.evaluation.glance import as_pixels
 from generalist.evaluation.tradeoff import barriers, choose, marked
 from generalist.mixing import MergeWeights, completed, lattice
 from generalist.report.console import Reporter, Silent, make_reporter
@@ -120,7 +124,9 @@ def dial(
     reporter = reporter if ranks.is_main() else Silent()
     made = list(_points(bench, far, points, by, reporter))
     compared = [bench.of_other(_short_name(run, [*found, *others]), run.model()) for run in others]
-    return Dial(bench, made, runs=found, by=by, beyond=far, beside=compared)
+    done = Dial(bench, made, runs=found, by=by, beyond=far, beside=compared)
+    done.keep()
+    return done
 
 
 def _short_name(run: Run, runs: Sequence[Run]) -> str:
@@ -368,9 +374,28 @@ class Dial:
 
         return ranks.run_on_main(write) or []
 
+    def keep(self, **more: Any) -> None:
+        """Write the record, with examples and `more`, into the (first) run's folder, for `generalist report`."""
+        split = self._bench.dataset.validation
+        rows = [example.row for example in self.points[0].glance.examples]
+        examples = {
+            "shape": list(split.shape),
+            "images": [base64.b64encode(image).decode() for image in as_pixels(split.read(torch.tensor(rows)))],
+            "of_points": [point.glance.record()["examples"] for point in self.points],
+        }
+
+        def write() -> None:
+            try:
+                self.runs[0].write_dial({**self.record(), "examples": examples, **more})
+            except RunError as error:
+                warnings.warn(f"the dial's record is not kept: {error}", stacklevel=2)
+
+        ranks.run_on_main(write)
+
     def record(self) -> dict[str, Any]:
         """Everything but the verdicts, in JSON types."""
         bench = self._bench
+        labels, classes = bench.dataset.validation.labels[: bench.images], bench.dataset.classes
         return {
             "runs": [str(run.folder) for run in self.runs],
             "recipe": bench.recipe.name,
@@ -386,7 +411,8 @@ class Dial:
             "seed": bench.seed,
             "seconds": round(bench.seconds, 1),
             "batchnorm": bench.recalibration.record() if bench.recalibration else None,
-            "points": [point.record() for point in self.points],
+            "classes": list(classes),
+            "points": [{**p.record(), "by_class": p.by_class(labels, len(classes))} for p in self.points],
             "beside": {next(iter(point.weights)): point.record() for point in self.beside},
             "barriers": [barrier.record() for barrier in self.barriers],
         }

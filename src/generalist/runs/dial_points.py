@@ -21,6 +21,7 @@ from generalist.data import Augment, Dataset, Split, batches
 from generalist.distributed import ranks
 from generalist.evaluation import MixturePoint, Suite, Verdicts, evaluate_split, verdict_key
 from generalist.evaluation.attacked import attack_suite
+from generalist.evaluation.glance import Glance, glance
 from generalist.evaluation.tradeoff import NATURAL
 from generalist.mixing import MergeWeights, has_batchnorm, merge, module_groups, recalibrate_
 from generalist.objectives import make_objective
@@ -28,7 +29,7 @@ from generalist.recipes.schema import Recipe
 from generalist.runs.dial_endpoints import Endpoint
 from generalist.runs.folder import RunPaths
 
-METHOD_VERSION = 1
+METHOD_VERSION = 2
 """Raised whenever a point is made or measured in another way: older points are then not used."""
 STEPS = 5
 """PGD steps of the inputs that BatchNorm is measured on, where the recipe has no attack of its own."""
@@ -199,7 +200,8 @@ class Bench:
             whole = seal_holds(row) and row["of"] == key and list(verdicts) == self.measures
             whole = whole and all(len(text) == self.images and set(text) <= {"0", "1"} for text in verdicts.values())
             whole = whole and isinstance(row["seconds"], int | float)
-        except (UserError, KeyError, TypeError, AttributeError):
+            whole = whole and list(Glance.of(row["glance"]).losses) == self.measures
+        except (UserError, KeyError, TypeError, ValueError, AttributeError):
             whole = False
         if not whole:
             warnings.warn(f"{path} is damaged or of another dial; its point is computed again", stacklevel=2)
@@ -209,7 +211,7 @@ class Bench:
         bits = {
             name: torch.tensor([bit == "1" for bit in text], dtype=torch.bool) for name, text in row["verdicts"].items()
         }
-        return MixturePoint(mixture, bits)
+        return MixturePoint(mixture, bits, Glance.of(row["glance"]))
 
     def evaluate(self, mixtures: Sequence[MergeWeights], progress: Progress) -> Iterator[MixturePoint]:
         """One point after the other, each kept as soon as it is known.
@@ -224,7 +226,7 @@ class Bench:
             for source, mixture in enumerate(group):
                 began = time.perf_counter()
                 self._load_(mine, source)
-                point = MixturePoint(mixture, self._judged(self._model, progress))
+                point = MixturePoint(mixture, self._judged(self._model, progress), self._glance(self._model))
                 self._keep(self._key(mixture), point, seconds=made / len(group) + time.perf_counter() - began)
                 yield point
 
@@ -264,9 +266,19 @@ class Bench:
         if found is not None:
             return self._point(mixture, found)
         began = time.perf_counter()
-        point = MixturePoint(mixture, self._judged(model.eval().to(self.device), lambda share: None))
+        model = model.eval().to(self.device)
+        point = MixturePoint(mixture, self._judged(model, lambda share: None), self._glance(model))
         self._keep(key, point, seconds=time.perf_counter() - began)
         return point
+
+    def _glance(self, model: nn.Module) -> Glance:
+        """Losses and a few examples; made by the main rank, known to all."""
+        split = self.dataset.validation
+        mine = (
+            glance(model, split, threats=self.threats, images=self.images, seed=self.seed) if ranks.is_main() else None
+        )
+        found: Glance = ranks.all_gather(mine)[0]
+        return found
 
     def _judged(self, model: nn.Module, progress: Progress) -> dict[str, Tensor]:
         """Verdicts [N] of a model: natural, and for each threat."""
@@ -297,7 +309,9 @@ class Bench:
         shown = {"weights": dict(point.weights), "modules": {name: dict(row) for name, row in point.modules.items()}}
         row = {"of": key, **shown, "natural": point.natural, "robust": point.robust, "seconds": round(seconds, 3)}
         try:
-            write_json(self.paths.dial_file(key), sealed({**row, "verdicts": verdicts}))
+            write_json(
+                self.paths.dial_file(key), sealed({**row, "verdicts": verdicts, "glance": point.glance.record()})
+            )
         except RunError as error:
             self._writable = False
             with suppress(OSError):

@@ -10,10 +10,12 @@ from torch import nn
 
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import user_path
+from generalist.core.names import CURVE
 from generalist.core.threat import Threat
 from generalist.distributed import ranks
-from generalist.evaluation import Suite, SuiteResult, evaluate_suite, load_suite
+from generalist.evaluation import CurveResult, Suite, SuiteResult, evaluate_suite, load_suite
 from generalist.report.console import Reporter, Silent, make_reporter
+from generalist.runs.curve import curve_of_target, keep_curve
 from generalist.runs.folder import GLOBAL, Run, RunPaths
 from generalist.runs.images import Images
 from generalist.runs.targets import Target, module_target, run_target, saved_target
@@ -43,7 +45,7 @@ def evaluate(
     download: bool = False,
     device: str = "auto",
     progress: bool = False,
-) -> SuiteResult:
+) -> SuiteResult | CurveResult:
     """Attack a model; of a run, keep the record, as `generalist eval` does.
 
     Args:
@@ -52,7 +54,7 @@ def evaluate(
         data: A dataset's name (its test split is used), an `.npz` file or a folder of images, a `DataLoader`, a torch
             `Dataset`, or a pair (images [N, C, H, W], labels [N]) of tensors or arrays. A run has its own test split.
         threats: Norm and radius in pixel units, such as `"linf:8/255"`, or several; a run's own if none are given.
-        suite: `pgd20`, `quick`, `autoattack`, `paper`, a YAML file, or a `Suite`.
+        suite: `pgd20`, `quick`, `autoattack`, `paper`, a YAML file, or a `Suite`; `curve` for accuracy against ε.
         name: Which model of a run: `global`, or the name of a learner.
         images: Only the first so many images.
         batch_size: Images attacked at once; no verdict depends on it.
@@ -66,6 +68,7 @@ def evaluate(
 
     Returns:
         A verdict per image, attack and threat; `print(result)` is a table, `result.record()` is the JSON record.
+        Of `curve`: the smallest distance per image and threat at which it is misclassified.
 
     Example:
         >>> import generalist
@@ -78,13 +81,20 @@ def evaluate(
         raise UserError(f"images must be at least 1, got {images}")
     given = [threats] if isinstance(threats, str | Threat) else threats
     balls = [Threat.parse(threat) for threat in given]
-    chosen = suite if isinstance(suite, Suite) else load_suite(suite)
+    chosen = suite if isinstance(suite, Suite) or suite == CURVE else load_suite(suite)
     target = _target(model, data, balls, name=name, root=root, size=size, download=download, device=device)
     if not len(target.split):
         raise UserError("there are no images to evaluate on; give at least one")
     if cache is not None:
         target = replace(target, cache=user_path(cache))
     reporter = make_reporter(quiet=not progress)
+    if not isinstance(chosen, Suite):
+        result = curve_of_target(target, images=images, batch_size=batch_size, seed=seed, reporter=reporter)
+        try:
+            ranks.run_on_main(lambda: keep_curve(target, result))
+        except RunError as error:
+            warnings.warn(str(error), stacklevel=2)
+        return result
     try:
         return evaluate_target(target, chosen, images=images, batch_size=batch_size, seed=seed, reporter=reporter)
     except Unrecorded as error:

@@ -26,8 +26,9 @@ from generalist.core.files import (
     write_atomically,
     write_json,
 )
+from generalist.core.names import CURVE
 from generalist.distributed import ranks
-from generalist.evaluation import SuiteResult, read_record
+from generalist.evaluation import SuiteResult, read_curve, read_record
 from generalist.models import load_model, read_extra
 from generalist.recipes.catalogue import read_yaml
 from generalist.recipes.schema import (
@@ -110,6 +111,11 @@ class RunPaths:
         return self.folder / "dial"
 
     @property
+    def explanations(self) -> Path:
+        """What `generalist explain` found, for each model and each set of options."""
+        return self.folder / "explanations"
+
+    @property
     def needed(self) -> Path:
         """The runs that were trained first because this one needs their networks, one folder each."""
         return self.folder / "needs"
@@ -129,9 +135,26 @@ class RunPaths:
     def record_file(self, suite: str, name: str = GLOBAL) -> Path:
         return self.evaluations / f"{name}-{suite}.json"
 
+    def curve_figures(self, name: str = GLOBAL) -> tuple[Path, Path]:
+        """Accuracy against ε of a model, as PNG and as SVG."""
+        return self.figures / f"{name}-{CURVE}.png", self.figures / f"{name}-{CURVE}.svg"
+
     def dial_file(self, key: str) -> Path:
         """The evaluated point of that key."""
         return self.dial_folder / f"{key[:32]}.json"
+
+    @property
+    def dial_record_file(self) -> Path:
+        """The last dial: all of its points, and what each says of a few images."""
+        return self.dial_folder / "last.json"
+
+    def explanation_files(self, key: str) -> tuple[Path, Path]:
+        """The JSON and the arrays of the explanation of that key."""
+        return self.explanations / f"{key[:32]}.json", self.explanations / f"{key[:32]}.npz"
+
+    def explain_figure(self, what: str, name: str = GLOBAL) -> Path:
+        """The figure of a model's explanation, without its suffix."""
+        return self.figures / (what if name == GLOBAL else f"{what}-{name}")
 
     def dial_figure(self, suffix: str) -> Path:
         return self.figures / f"dial{suffix}"
@@ -253,16 +276,64 @@ class Run(RunPaths):
     def recorded_suites(self) -> list[str]:
         """The suites that the global model was evaluated by."""
         found = self.evaluations.glob(self.record_file("*").name)
-        return sorted(path.stem.removeprefix(f"{GLOBAL}-") for path in found)
+        suites = sorted(path.stem.removeprefix(f"{GLOBAL}-") for path in found)
+        return [suite for suite in suites if suite != CURVE]
 
     def record(self, suite: str, name: str = GLOBAL) -> dict[str, Any]:
         """The record of an evaluation, its figures recomputed from the verdicts of the images."""
         return read_record(self.record_file(suite, name))
 
+    def suite_records(self, name: str = GLOBAL) -> list[dict[str, Any]]:
+        """All records of attack suites on a model that can be believed; the others are left out with a warning."""
+        found = []
+        for path in sorted(self.evaluations.glob(self.record_file("*", name).name)):
+            if path != self.record_file(CURVE, name):
+                try:
+                    found.append(read_record(path))
+                except UserError as error:
+                    warnings.warn(f"left out: {error}", stacklevel=2)
+        return found
+
+    def curve_record(self, name: str = GLOBAL) -> dict[str, Any]:
+        """The record of a curve, its figures recomputed from the distances of the images."""
+        return read_curve(self.record_file(CURVE, name))
+
+    def write_curve(self, record: Mapping[str, Any], name: str = GLOBAL) -> None:
+        """Keep a sealed record of minimal distances."""
+        write_json(self.record_file(CURVE, name), record)
+        remove_leftovers(self.evaluations)
+
     def write_record(self, result: SuiteResult, name: str = GLOBAL) -> None:
         """Keep what an evaluation found; `compare` reads it."""
         write_json(self.record_file(result.suite.name, name), sealed(result.record()))
         remove_leftovers(self.evaluations)
+
+    @property
+    def dial_record(self) -> dict[str, Any] | None:
+        """The last dial of this run, if there was one; one that was changed or damaged is refused by name."""
+        path = self.dial_record_file
+        if not path.is_file():
+            return None
+        record = read_json(path)
+        if seal_holds(record) is not True:
+            raise UserError(f"{path} was changed since it was written (its digest differs); dial the run again")
+        return record
+
+    def write_dial(self, record: Mapping[str, Any]) -> None:
+        write_json(self.dial_record_file, sealed(record))
+
+    def analysis(self, suite: str, name: str = GLOBAL) -> dict[str, Any]:
+        """The record of a measurement that is no attack on fixed radii, such as `ood` or `curve`."""
+        path = self.record_file(suite, name)
+        record = read_json(path)
+        if seal_holds(record) is not True:
+            raise UserError(f"{path} was changed since it was written (its digest differs); measure it again")
+        return record
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Versions, device and command of the last training; empty for a run that was made otherwise."""
+        return read_json(self.environment_file) if self.environment_file.is_file() else {}
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_json(self.summary_file, sealed(summary))

@@ -24,6 +24,7 @@ from generalist.core.types import Batch
 from generalist.data import Augment, Dataset, batches, sequential_batches, steps_per_epoch
 from generalist.distributed.launch import launched_processes
 from generalist.evaluation import evaluate_split, model_hash, percent
+from generalist.evaluation.accuracy import Change, paired_change
 from generalist.evaluation.criticality import RADIUS, robust_criticality
 from generalist.evaluation.criticality import STEPS as ASCENT_STEPS
 from generalist.models.modules import blocks, module_names
@@ -31,7 +32,7 @@ from generalist.objectives import make_objective
 from generalist.recipes.catalogue import Overrides, load_recipe
 from generalist.recipes.schema import Recipe, parse_recipe
 from generalist.report.console import Reporter, make_reporter
-from generalist.report.modules import Change, Kind, ModuleReport, ModuleRow, draw_modules
+from generalist.report.modules import Kind, ModuleReport, ModuleRow, draw_modules
 from generalist.runs.experiment import DIVERGED, build_network, load_data
 from generalist.runs.folder import GLOBAL, ModulePaths, Run, RunPaths, load
 from generalist.runs.workers import Share, Task, Workers
@@ -503,7 +504,4 @@ def _text(verdicts: Tensor) -> str:
 
 
 def _change(after: str, before: str) -> Change:
-    """The mean of the paired differences in points, with its margin by the normal approximation."""
-    differences = _bits(after) - _bits(before)
-    spread = differences.std(correction=0).item() / math.sqrt(len(differences))
-    return Change(100 * differences.mean().item(), 196 * spread)
+    return paired_change(_bits(after), _bits(before))

@@ -41,11 +41,13 @@ class Recorder:
         about = {"run": experiment.state.owner["recipe"], "data": trained_on}
         self._selection = Selection(run.models_folder, rule=experiment.recipe.select, about=about)
         self._saved = self._ticked = time.monotonic()
+        self._cpu = time.process_time()
 
     def tick(self, state: TrainState) -> None:
-        now = time.monotonic()
+        now, cpu = time.monotonic(), time.process_time()
         state.seconds += now - self._ticked
-        self._ticked = now
+        state.cpu_seconds += cpu - self._cpu
+        self._ticked, self._cpu = now, cpu
         self._reporter.advance(state.step, self._experiment.plan.steps, share=self._workload.share(state.step))
 
     def save_due(self, state: TrainState) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import resource
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
@@ -19,7 +20,7 @@ from generalist.distributed.shared_batchnorm import has_unshared_batchnorm
 from generalist.evaluation import model_hash
 from generalist.models import load_weights
 from generalist.recipes.catalogue import Overrides, load_recipe
-from generalist.recipes.cost import passes
+from generalist.recipes.cost import cost_in_at, passes
 from generalist.recipes.schema import Recipe
 from generalist.report.console import Reporter, Silent, make_reporter
 from generalist.runs.experiment import Experiment, build, build_network
@@ -239,6 +240,14 @@ def environment(experiment: Experiment) -> dict[str, Any]:
     }
 
 
+def _peak_memory(device: torch.device) -> int:
+    """MiB that the main rank needed at most: on a GPU what torch allocated there, else the whole process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) >> 20
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS, KiB elsewhere
+    return most >> 20 if sys.platform == "darwin" else most >> 10
+
+
 def _summary(run: Run, experiment: Experiment) -> dict[str, Any]:
     recipe, state, plan = experiment.recipe, experiment.state, experiment.plan
     selection = Selection(run.models_folder, rule=recipe.select)
@@ -248,6 +257,9 @@ def _summary(run: Run, experiment: Experiment) -> dict[str, Any]:
         "epochs": plan.epochs,
         "steps": state.step,
         "seconds": round(state.seconds, 1),
+        "cpu_seconds": round(state.cpu_seconds, 1),
+        "peak_memory_mib": _peak_memory(experiment.device),
+        "cost_in_at": round(cost_in_at(recipe, plan, experiment.depths), 3),
         "parameters": sum(p.numel() for p in state.global_model.parameters()),
         "live_epochs": {name: plan.active_epochs(name, since=recipe.first_epoch) for name in state.learners},
         "selected_by": recipe.select,

@@ -66,7 +66,7 @@ class TrainState:
         self.step = step
         self.tallies = {name: Tally() for name in self.learners}
         self.regret = Regret()
-        self.seconds = 0.0
+        self.seconds = self.cpu_seconds = 0.0
         self.phases: list[Phase] = []
         self._phase: Phase | None = None
         self._teams: dict[tuple[int, ...], ranks.Team] = {}
@@ -207,7 +207,7 @@ class TrainState:
         for name, tally in self.tallies.items():
             tensors |= {f"tally/{name}/{key}": value for key, value in tally.sums.items()}
         values["tallies"] = {name: tally.count for name, tally in self.tallies.items()}
-        values |= {"regret": asdict(self.regret), "seconds": self.seconds}
+        values |= {"regret": asdict(self.regret), "seconds": self.seconds, "cpu_seconds": self.cpu_seconds}
         save_checkpoint(folder, self.step, tensors, {"owner": self.owner, "state": values})
 
     def _placed_mixes(self) -> dict[str, Mix]:
@@ -253,6 +253,7 @@ class TrainState:
         for name in self.tallies:
             self.tallies[name] = self._tally(name, state["tallies"][name], strip_prefix(tensors, f"tally/{name}/"))
         self.regret, self.seconds = Regret(**state["regret"]), state["seconds"]
+        self.cpu_seconds = state.get("cpu_seconds", 0.0)  # older checkpoints do not have it
 
     def _tally(self, name: str, count: int, sums: Mapping[str, Tensor]) -> Tally:
         device = self.learners[name].device
