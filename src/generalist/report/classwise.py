@@ -14,8 +14,6 @@ from generalist.report.comparison import ranks
 from generalist.report.layouts import MISSING, escape_latex, escape_markdown
 
 ALL = "all"
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5D3A9B", "#8C6D31")
-"""One for each series, told apart by everybody."""
 
 
 @dataclass(frozen=True)
@@ -207,11 +205,11 @@ def draw_bars(
     import matplotlib
     from matplotlib.figure import Figure
 
-    from generalist.report.figures import PAPER, picture
+    from generalist.report.figures import PALETTE, PAPER, picture
 
     names = list(next(iter(panels.values())))
     wide = min(24.0, max(5.2, 0.16 * len(classes) * (len(names) + 1) + 1))
-    with matplotlib.rc_context({**PAPER, "svg.hashsalt": title}):
+    with matplotlib.rc_context(PAPER):
         figure = Figure(figsize=(wide, 1.0 + 1.75 * len(panels)), layout="constrained")
         axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
         for axis, (heading, series) in zip(axes, panels.items(), strict=True):
@@ -220,7 +218,7 @@ def draw_bars(
                 heights = [0.0 if math.isnan(value) else value for value in values]
                 axis.bar(
                     [label + shift for label in range(len(classes))], heights, width=0.8 / len(series), label=name,
-                    color=COLOURS[place % len(COLOURS)],
+                    color=PALETTE[place % len(PALETTE)],
                 )  # fmt: skip
             axis.set(ylim=(0, 100), ylabel="accuracy (%)", title=heading, xlim=(-0.6, len(classes) - 0.4))
             axis.set_axisbelow(True)

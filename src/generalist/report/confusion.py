@@ -34,7 +34,7 @@ def draw_confusion(found: Explanation, *, title: str, kind: str = "png") -> byte
     count = len(found.classes)
     few = count <= FEW
     side = 0.3 * count + 1.2 if few else 4.4
-    with matplotlib.rc_context({**PAPER, "axes.grid": False, "svg.hashsalt": title}):
+    with matplotlib.rc_context({**PAPER, "axes.grid": False}):
         figure = Figure(
             figsize=(side * len(found.views) + 0.9, side + (1.3 if _long(found) else 0.7)), layout="constrained"
         )

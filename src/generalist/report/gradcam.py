@@ -44,7 +44,7 @@ def draw_gradcam(found: Explanation, *, title: str, kind: str = "png") -> bytes:
     for threat in found.threats:
         heads += [pretty_threat(threat), "perturbation", "Grad-CAM"]
     rows = found.examples
-    with matplotlib.rc_context({**PAPER, "axes.grid": False, "svg.hashsalt": title}):
+    with matplotlib.rc_context({**PAPER, "axes.grid": False}):
         figure = Figure(figsize=(1.15 * len(heads) + 0.2, 1.4 * len(rows) + 0.8), layout="constrained")
         axes = figure.subplots(len(rows), len(heads), squeeze=False)
         for line, one in zip(axes, rows, strict=True):
@@ -93,7 +93,7 @@ def draw_gallery(
 ) -> bytes:
     """A row for each heading of `gallery_rows`; `images` has the pixels, uint8 [C, H, W], by index."""
     wide = max(map(len, rows.values()))
-    with matplotlib.rc_context({**PAPER, "axes.grid": False, "svg.hashsalt": title}):
+    with matplotlib.rc_context({**PAPER, "axes.grid": False}):
         figure = Figure(figsize=(max(4.5, 0.95 * wide + 0.2), 1.3 * len(rows) + 0.5), layout="constrained")
         parts = np.atleast_1d(np.asarray(figure.subfigures(len(rows), 1), dtype=object))
         for part, (heading, indices) in zip(parts, rows.items(), strict=True):
