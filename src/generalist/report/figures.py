@@ -216,6 +216,8 @@ def pictures(figure: Figure) -> dict[str, bytes]:
 
 
 def pretty_threat(threat: str) -> str:
-    """linf:8/255 → ℓ∞, ε = 8/255"""
-    norm, _, eps = threat.partition(":")
+    """linf:8/255 → ℓ∞, ε = 8/255; what is no threat stays as it is."""
+    norm, colon, eps = threat.partition(":")
+    if not colon:
+        return threat
     return rf"{NORMS.get(norm, norm)}, $\epsilon$ = {eps}"

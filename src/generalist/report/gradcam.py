@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from generalist.evaluation.explained import Explanation, Gallery
 from generalist.evaluation.tradeoff import NATURAL
-from generalist.report.figures import PAPER, picture, pretty_threat
+from generalist.report.figures import PALETTE, PAPER, picture, pretty_threat
 
-RIGHT, WRONG = "#00784F", "#C0392B"
+RIGHT, WRONG = ("✓", PALETTE[0]), ("✗", PALETTE[1])
+"""A mark and a colour: nobody depends on the colour alone."""
 Array = NDArray[Any]
 
 
@@ -32,7 +33,7 @@ def _bare(axis: Axes) -> None:
 def _heat(axis: Axes, image: Array, heat: Array) -> None:
     """The map over the image in grey."""
     axis.imshow(image.mean(0), cmap="gray", vmin=0, vmax=1)
-    axis.imshow(heat, cmap="jet", alpha=0.5, vmin=0, vmax=1)
+    axis.imshow(heat, cmap="viridis", alpha=0.6, vmin=0, vmax=1)
 
 
 def draw_gradcam(found: Explanation, *, title: str, kind: str = "png") -> bytes:
@@ -65,22 +66,22 @@ def draw_gradcam(found: Explanation, *, title: str, kind: str = "png") -> bytes:
             _bare(axis)
         for axis, head in zip(axes[0], heads, strict=True):
             axis.set_title(head, fontsize=8)
-        figure.suptitle(f"{title}, {found.attack}; green: right, red: wrong")
+        figure.suptitle(f"{title}, {found.attack}; ✓ right, ✗ wrong; yellow: speaks most for the class named")
         return picture(figure, kind)
 
 
 def _said(axis: Axes, found: Explanation, label: int, predicted: int, confidence: float) -> None:
-    colour = RIGHT if label == predicted else WRONG
-    axis.set_xlabel(f"{found.classes[predicted]} {100 * confidence:.0f} %", fontsize=7, color=colour)
+    mark, colour = RIGHT if label == predicted else WRONG
+    axis.set_xlabel(f"{mark} {found.classes[predicted]} ({100 * confidence:.0f} %)", fontsize=7, color=colour)
 
 
 def gallery_rows(shown: Gallery, *, most: int = 8) -> dict[str, tuple[int, ...]]:
     """By a heading, the first images that one model alone gets right or wrong under a threat."""
     rows = {}
     kinds = [("only {} is right", shown.only_right), ("only {} is wrong", shown.only_wrong)]
-    for words, of in kinds[
-        : 1 if len(shown.only_right) == 2 else 2
-    ]:  # of two, one is wrong where only the other is right
+    if len(shown.only_right) == 2:  # of two, one is wrong where only the other is right
+        del kinds[1]
+    for words, of in kinds:
         for name, views in of.items():
             for view, found in views.items():
                 if view != NATURAL and found:
