@@ -28,6 +28,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,tensorboard]'
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps adv-lib
 	@touch $@
 
 demo: $(READY) ## train NT, AT, AT-ℓ2 and two Generalists on digits, dial the late one, print the trade-off (a few minutes)

@@ -5,7 +5,6 @@ Convolutions use AVX-512 at the most, so that `precision: auto` is float32 every
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE"
@@ -24,10 +23,10 @@ hypothesis.settings.load_profile("generalist")
 
 
 class Unrendered(Figure):
-    """Composed as ever; its file is left empty."""
+    """Composed as ever; its files are left empty."""
 
-    def savefig(self, path: Path, **options: object) -> None:
-        path.write_bytes(b"")
+    def savefig(self, file: object, **options: object) -> None:
+        pass
 
 
 @pytest.fixture(scope="session", autouse=True)

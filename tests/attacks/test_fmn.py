@@ -1,5 +1,11 @@
 """FMN: known distances, no weaker than another library's, and what every attack promises."""
 
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+
 import numpy as np
 import pytest
 import torch
@@ -35,20 +41,41 @@ def test_the_distance_of_a_linear_model(norm, at_the_edge):
     assert (model(x_adv).argmax(1) != y).all()
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("trained", ["natural", "robust"])
-def test_no_farther_than_another_library(norm, trained):
-    """foolbox's FMN, the same steps; it finds nothing for some images, which counts as infinitely far."""
+def foolbox_fmn(model, x, y, norm, monkeypatch):
     foolbox = pytest.importorskip("foolbox", reason="foolbox, an independent FMN, is not installed")
-    model, x, y = (natural_digits() if trained == "natural" else robust_digits(norm)).first(100)
     kind = {"linf": "LInfFMNAttack", "l2": "L2FMNAttack", "l1": "L1FMNAttack"}[norm]
     peer = getattr(foolbox.attacks, kind)(steps=40)
     found, *_ = peer(foolbox.PyTorchModel(model, bounds=(0, 1), device="cpu"), x, y, epsilons=None)
+    return found
+
+
+def advlib_fmn(model, x, y, norm, monkeypatch):
+    """Its contents page imports torchvision, which FMN does not need: that page is passed over."""
+    spec = importlib.util.find_spec("adv_lib")
+    if spec is None or spec.origin is None:
+        pytest.skip("adv-lib, an independent FMN, is not installed: pip install --no-deps adv-lib==0.2.8")
+    page = ModuleType("adv_lib.attacks")
+    page.__path__ = [str(Path(spec.origin).parent / "attacks")]
+    monkeypatch.setitem(sys.modules, "adv_lib.attacks", page)
+    module = pytest.importorskip("adv_lib.attacks.fast_minimum_norm", exc_type=ImportError, reason="needs distutils")
+    return module.fmn(model, x, y, norm={"linf": math.inf, "l2": 2, "l1": 1}[norm], steps=40)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("trained", ["natural", "robust"])
+@pytest.mark.parametrize("peer", [foolbox_fmn, advlib_fmn])
+def test_no_farther_than_another_library(peer, norm, trained, monkeypatch):
+    """The same steps. Theirs finds nothing for some images, which counts as infinitely far."""
+    model, x, y = (natural_digits() if trained == "natural" else robust_digits(norm)).first(100)
+    found = peer(model, x, y, norm, monkeypatch)
     theirs = torch.where(misclassified(model, found, y), THREATS[norm].size(found - x), torch.inf)
     _, ours = fmn_distance(model, x, y, threat=THREATS[norm], steps=40)
     right = ~misclassified(model, x, y)
     assert ours[right].isfinite().all()
+    assert theirs[right].isfinite().float().mean() > 0.5
     assert ours[right].median() <= theirs[right].median()
+    both = right & theirs.isfinite()
+    assert (ours[both] / theirs[both]).mean() < 1.03
 
 
 @pytest.mark.parametrize("norm", NORMS)

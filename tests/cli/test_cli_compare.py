@@ -124,7 +124,7 @@ def test_runs_evaluated_differently_are_refused_and_nothing_is_written(cli: Cli,
     [
         (["--paper", "IIII"], ["paper table 'IIII'", "did you mean 'III'?"]),
         (["--suite", "autoatack"], ["suite 'autoatack'", "did you mean 'autoattack'?"]),
-        (["--scatter", "s.svg"], [".png", "s.svg"]),
+        (["--scatter", "s.pdf"], ["--scatter", ".png or .svg", "s.pdf"]),
     ],
 )
 def test_mistakes_are_one_line(

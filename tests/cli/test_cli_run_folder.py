@@ -20,7 +20,9 @@ def test_everything_is_there(trained: Run) -> None:
     names = {str(path.relative_to(trained.folder)) for path in trained.folder.rglob("*") if path.is_file()}
     wanted = {"recipe.yaml", "environment.json", "metrics.jsonl", "summary.json"}
     wanted |= {f"models/{name}.{kind}" for name in MODELS for kind in ("safetensors", "json")}
-    wanted |= {f"figures/{name}.png" for name in ("accuracy", "loss", "gamma", "regret", "drift")}
+    wanted |= {
+        f"figures/{name}.{kind}" for name in ("accuracy", "loss", "gamma", "regret", "drift") for kind in ("png", "svg")
+    }
     assert wanted <= names
     checkpoints = sorted(Path(name).stem for name in names if name.startswith("checkpoints/"))
     assert checkpoints == ["step-000000006"] * 2 + ["step-000000009"] * 2

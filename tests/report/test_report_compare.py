@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
@@ -326,6 +327,18 @@ def test_the_scatter_is_a_picture(count: int) -> None:
     assert picture.format == "PNG"
     assert picture.size[0] >= 800
     assert len(picture.convert("RGB").getcolors(2**24) or []) > 10
+
+
+def test_labels_are_where_they_belong_in_an_svg_too() -> None:
+    """An SVG has 72 units to the inch, a PNG 200 pixels: text placed by pixels would be far outside."""
+    entries = [entry(f"{C}-{method}", 80 + i, 40 - i, 55) for i, method in enumerate(["at", "nt", "trades"])]
+    text = draw_scatter(make_comparison(entries), kind="svg").decode()
+    width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text).groups())  # type: ignore[union-attr]
+    for method in ("at", "nt", "trades"):
+        after = text.split(f"<!-- {method} -->")[1]
+        x, y = map(float, re.search(r"translate\(([-\d.]+) ([-\d.]+)\)", after).groups())  # type: ignore[union-attr]
+        assert 0 < x < width
+        assert 0 < y < height
 
 
 def test_the_scatter_explains_its_colours_and_shortens_its_labels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from generalist.report import figures
-from generalist.report.figures import draw_run
+from generalist.report.figures import draw_run, pictures
 from run_cases import rendered_figures
 
 Drawn = dict[str, Figure]
@@ -63,13 +63,18 @@ def journal(
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
     """The figures by file name, as they were saved."""
     saved: Drawn = {}
-    save = figures.Figure.savefig
+    write = figures.write_atomically
 
-    def keep(self: Figure, path: Path, **options: Any) -> None:
-        save(self, path, **options)
-        saved[path.stem] = self
+    def made(figure: Figure) -> dict[str, bytes]:
+        saved[""] = figure
+        return pictures(figure)
 
-    monkeypatch.setattr(figures.Figure, "savefig", keep)
+    def keep(path: Path, content: bytes) -> None:
+        write(path, content)
+        saved[path.stem] = saved[""]
+
+    monkeypatch.setattr(figures, "pictures", made)
+    monkeypatch.setattr(figures, "write_atomically", keep)
     return saved
 
 
@@ -81,10 +86,15 @@ def test_one_learner(tmp_path: Path, rendered: None, drawn: Drawn) -> None:
     paths = draw_run(
         journal(["linf"], epochs=10, live_from={}), tmp_path / "figures", title="digits-at", select="validation"
     )
-    assert {path.name for path in paths} == {f"{name}.png" for name in ("loss", "regret", "drift", "accuracy")}
+    assert {path.name for path in paths} == {
+        f"{name}.{kind}" for name in ("loss", "regret", "drift", "accuracy") for kind in ("png", "svg")
+    }
     assert len(drawn["drift"].axes) == 2
     assert len(drawn["accuracy"].axes) == 3
     for path in paths:
+        if path.suffix == ".svg":
+            assert path.read_text().count("<g id=") > 50
+            continue
         pixels = np.asarray(Image.open(path).convert("L"))
         assert pixels.shape[0] >= 500
         assert (pixels < 128).mean() > 0.005

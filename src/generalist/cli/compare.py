@@ -8,8 +8,8 @@ import typer
 
 from generalist.cli.curves import compare_curves
 from generalist.cli.importing import importing
-from generalist.cli.options import read_path, written_file
-from generalist.core.errors import UserError, shown
+from generalist.cli.options import figure_file, read_path, written_file
+from generalist.core.errors import UserError
 from generalist.core.files import write_atomically, write_json
 from generalist.core.names import CURVE
 
@@ -37,12 +37,12 @@ def compare_command(
     ] = None,
     scatter_file: Annotated[
         Path | None,
-        typer.Option("--scatter", metavar="FILE.png", callback=written_file, help="Natural against robust accuracy."),
+        typer.Option("--scatter", metavar="FILE", callback=figure_file, help="The trade-off, as .png or .svg."),
     ] = None,
     classes: Annotated[bool, typer.Option("--classes", help="Accuracy of every class instead.")] = False,
     bars_file: Annotated[
         Path | None,
-        typer.Option("--bars", metavar="FILE", callback=written_file, help="Bars by class, a .png or .svg file."),
+        typer.Option("--bars", metavar="FILE", callback=figure_file, help="Bars by class, as .png or .svg."),
     ] = None,
 ) -> None:
     """Put evaluated runs side by side; nothing is trained or attacked again."""
@@ -50,14 +50,10 @@ def compare_command(
         from generalist.report import classwise, layouts
         from generalist.runs.compare import compare, compare_classes
 
-    if scatter_file is not None and scatter_file.suffix.lower() != ".png":
-        raise UserError(f"--scatter writes a .png file, got {shown(str(scatter_file))}")
-    if bars_file is not None and bars_file.suffix.lower() not in (".png", ".svg"):
-        raise UserError(f"--bars writes a .png or .svg file, got {shown(str(bars_file))}")
     if classes and paper is not None:
         raise UserError(f"the papers' tables have no figures by class; leave out --paper {paper} or --classes")
     if suite == CURVE:
-        if paper is not None or csv_file is not None or latex_file is not None or markdown_file is not None:
+        if classes or any(given is not None for given in (paper, csv_file, latex_file, markdown_file, bars_file)):
             raise UserError("--suite curve has a table, --json and --scatter (the curves), and no other layout")
         compare_curves(runs, json_file=json_file, figure=scatter_file)
         return
@@ -75,7 +71,7 @@ def compare_command(
     if scatter_file is not None:
         from generalist.report.scatter import draw_scatter  # matplotlib is slow to import, and for this alone
 
-        files[scatter_file] = draw_scatter(found)
+        files[scatter_file] = draw_scatter(found, kind=scatter_file.suffix.lower()[1:])
     if bars_file is not None and by_class is not None:
         files[bars_file] = classwise.draw_classes(by_class, kind=bars_file.suffix.lower()[1:])
     for path, content in files.items():

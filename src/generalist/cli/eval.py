@@ -9,7 +9,7 @@ import typer
 from generalist.cli.curves import check_curve_options, eval_curves
 from generalist.cli.importing import importing
 from generalist.cli.messages import complain
-from generalist.cli.options import MOST_IMAGES, Download, Quiet, Root, read_data, read_path, written_file
+from generalist.cli.options import MOST_IMAGES, Download, Quiet, Root, figure_file, read_data, read_path, written_file
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import sealed, write_json
 from generalist.core.names import CURVE, SUITE_NAMES
@@ -73,7 +73,7 @@ def eval_command(
         str | None, typer.Option("--json", metavar="[FILE]", callback=written_file, help="The record, to a file.")
     ] = None,
     figure: Annotated[
-        Path | None, typer.Option(callback=written_file, help="Of --suite curve: all curves, to a .png or .svg file.")
+        Path | None, typer.Option(callback=figure_file, help="Of --suite curve: all curves, as .png or .svg.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:

@@ -41,6 +41,13 @@ def written_file(given: Any) -> Any:
     return path if given is None or isinstance(given, Path) else str(path)
 
 
+def figure_file(param: typer.CallbackParam, given: Any) -> Any:
+    """A file for a figure, whose ending says what kind it is."""
+    if given is not None and Path(given).suffix.lower() not in (".png", ".svg"):
+        raise UserError(f"{param.opts[0]} writes a .png or .svg file, got {shown(str(given))}")
+    return written_file(given)
+
+
 MOST_IMAGES = 1_000_000_000
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only results.")]
 Json = Annotated[bool, typer.Option("--json", help="Results as JSON on standard output.")]

@@ -1,8 +1,7 @@
 """Accuracy against ε: the smallest distance at which each image is known to be misclassified gives the whole curve.
 
-An image's distance is the least that any search finds: FMN and targeted FAB, then APGD-CE and APGD-T on a ladder of
-radii, from the distance so far downwards until they fail. An image that is wrong unattacked is at distance 0, one for
-which nothing was found at infinity. The accuracy at ε is the share of the images with a distance above ε.
+An image that is wrong unattacked is at distance 0, one for which nothing was found at infinity (`distances` says how
+they are found). The accuracy at ε is the share of the images with a distance above ε.
 """
 
 import bisect
@@ -11,52 +10,42 @@ import platform
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fractions import Fraction
-from functools import partial
-from itertools import pairwise
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from generalist.attacks import STANDARD, fab_distance, fmn_distance, misclassified, stage_streams, watched
-from generalist.attacks.view import pad_rows
-from generalist.core.errors import RunError, UserError
-from generalist.core.files import fingerprint, read_json, seal_holds, sealed
+from generalist.attacks.view import judged, pad_rows
+from generalist.core.errors import UserError
+from generalist.core.files import fingerprint, read_json, seal_holds
 from generalist.core.names import CURVE
-from generalist.core.threat import Threat, expand_like
+from generalist.core.threat import Threat
 from generalist.data import Split, sequential_batches
 from generalist.distributed import ranks
 from generalist.evaluation.accuracy import percent
-from generalist.evaluation.attacked import BALL_TOLERANCE
+from generalist.evaluation.attacked import FLAG_IMAGES
+from generalist.evaluation.distances import REACH, RECORD, VERSION, DistanceStore, Found, find_distances
 from generalist.evaluation.identity import model_hash, verdict_key
 from generalist.evaluation.probe import IMAGES as PROBE_IMAGES
 from generalist.evaluation.probe import probe
-from generalist.evaluation.red_flags import Flag, large_eps
-from generalist.evaluation.verdicts import append_row, example_ids, read_rows
+from generalist.evaluation.red_flags import Flag, examine_model, large_eps, nan_logits
+from generalist.evaluation.verdicts import example_ids
 from generalist.version import __version__
 
-VERSION = 1
-"""Raised whenever a search changes what it finds: older distances are then not used."""
-REACH = 4
-"""The curve ends at this many radii of the threat."""
 SHOWN = tuple(Fraction(part, 4) for part in (1, 2, 4, 6, 8))
 """The radii of a table, as multiples of the threat's."""
-_NEAREST = {"fmn": partial(fmn_distance, steps=100), "fab": partial(fab_distance, steps=20)}
-RUNGS_PER_OCTAVE, LOWEST = 16, 5  # the ladder ends LOWEST octaves below the threat's radius
-LINE_STEPS = 6  # of the bisection between a misclassified point and the image
-LADDER, RECORD = "apgd", "record"
-_SHARES = {"fmn": 0.1, "fab": 0.3, LADDER: 0.6}  # of the time, about
 _AGAIN = "remove it and run generalist eval again"
 
 Progress = Callable[[float, int, float], None]
 """(images done, images in all, share of all the work done)"""
 Broken = Mapping[str, Sequence[tuple[Fraction, frozenset[str]]]]
-"""What other evaluations of the same model found, by norm: a radius, and the names of the images broken at it."""
+"""What other evaluations of a model found, by norm: a radius, and the names of the images broken at it."""
 
 
 @dataclass(frozen=True)
@@ -81,14 +70,19 @@ class Curve:
         reach = float(self.eps_max)
         return sum(min(distance, reach) for distance in self.distances) / len(self.distances)
 
+    @cached_property
+    def _sorted(self) -> list[float]:
+        return sorted(self.distances)
+
     def accuracy(self, eps: float | Fraction) -> float:
         """In percent, at a radius in pixel units."""
-        return percent(torch.tensor([distance > float(eps) for distance in self.distances]))
+        above = len(self.distances) - bisect.bisect_right(self._sorted, float(eps))
+        return round(100 * above / len(self.distances), 2)
 
     def steps(self) -> tuple[list[float], list[float]]:
         """Where the curve falls, and to which accuracy in percent, from 0 to eps_max."""
         reach = float(self.eps_max)
-        where = [0.0, *sorted({d for d in self.distances if 0 < d <= reach}), reach]
+        where = [0.0, *sorted({d for d in self.distances if 0 < d < reach}), reach]
         return where, [self.accuracy(eps) for eps in where]
 
     def record(self) -> dict[str, Any]:
@@ -181,12 +175,14 @@ def read_curve(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} was changed since it was written (its digest differs); {_AGAIN}")
     try:
         curves = record_curves(record)
-        right = [all(curve.distances[i] > 0 for curve in curves) for i in range(record["images"])]
-        agrees = record["natural"] == percent(torch.tensor(right)) and len(record["examples"]) == record["images"]
+        agrees = record["natural"] == percent(_right(curves)) and len(record["examples"]) == record["images"]
         for curve, row in zip(curves, record["threats"].values(), strict=True):
             fresh = curve.record()
-            agrees &= all(fresh[key] == row[key] for key in ("auc", "eps_max", "median", "accuracy"))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, UserError, statistics.StatisticsError):
+            agrees &= (
+                len(curve.distances) == record["images"] == sum(row["attacks"].values()) + row["distances"].count(None)
+            )
+            agrees &= all(fresh[key] == row[key] for key in fresh if key != "attacks")
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, UserError):
         raise UserError(f"{path} is not the record of a curve; {_AGAIN}") from None
     if not agrees:
         raise UserError(f"{path} has figures that are not those of its distances; {_AGAIN}")
@@ -212,59 +208,72 @@ def evaluate_curve(
     limit: int | None = None,
     workers: int = 0,
     cache: Path | None = None,
-    broken: Broken | None = None,
+    broken: Callable[[str], Broken] | None = None,
     progress: Progress | None = None,
 ) -> CurveResult:
     """The minimal distances of every image under each threat; those found in `cache` are not computed again.
 
-    The radius of a threat says where the ladder of radii lies. Ranks share the images.
+    The radius of a threat says where the ladder of radii lies. `broken` tells what other evaluations of the model of a
+    hash found. Ranks share the images.
     """
     began = time.perf_counter()
     if not threats:
         raise UserError("a curve needs at least one threat, such as linf:8/255")
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    total = min(len(split), limit or len(split))
+    batch_size = min(batch_size, math.ceil(total / ranks.world()))
     batches = list(sequential_batches(split, batch_size=batch_size, device=device, workers=workers, limit=limit))
-    first = batches[0].x
-    probed = probe(model, pad_rows(first[:PROBE_IMAGES]), split.labels[:limit], gradients=True)
+    some = torch.cat([batch.x for batch in batches[: FLAG_IMAGES // batch_size + 1]])[:FLAG_IMAGES]
+    probed = probe(model, pad_rows(some[:PROBE_IMAGES]), split.labels[:limit], gradients=True)
     model = probed.model
-    large = (large_eps(threat, pixels=first[0].numel()) for threat in threats)
+    large = (large_eps(threat, pixels=some[0].numel()) for threat in threats)
     flags = [*probed.flags, *(flag for flag in large if flag is not None)]
     for message in [*probed.notes, *(flag.message for flag in flags)] if ranks.is_main() else ():
-        warnings.warn(message, stacklevel=2)
+        warnings.warn(message, stacklevel=2)  # at once: the attacks may take hours
     key = verdict_key(model, split.shape) if cache is not None else ""
+    known_broken = {} if broken is None else broken(model_hash(model))
     names = [example_ids(batch.x, batch.y) for batch in batches]
-    natural = torch.cat([~misclassified(model, batch.x, batch.y).cpu() for batch in batches])
-    total = len(natural)
+    every = [name for part in names for name in part]
     curves: dict[Threat, Curve] = {}
     for number, threat in enumerate(threats):
-        store = _Store(cache, fingerprint([VERSION, key, str(threat), seed]))
-        caps = _caps((broken or {}).get(threat.norm, ()))
+        store = DistanceStore(cache, fingerprint([VERSION, key, str(threat), seed]))
+        caps = _caps(known_broken.get(threat.norm, ()))
         known = store.read()
-        mine: dict[str, tuple[float, str]] = {}
+        mine: dict[str, Found] = {}
         done = 0
         for index in range(ranks.rank(), len(batches), ranks.world()):
             (x, y, *_), labels = batches[index], names[index]
-            fresh = torch.tensor([name not in known for name in labels], device=device)
-            if fresh.any():
-                here = [name for name in labels if name not in known]
+            here = [name for name in labels if name not in known]
 
-                def tell(share: float, before: int = done, images: int = len(labels)) -> None:
-                    at = (before + share * images) * min(ranks.world(), len(batches))
-                    if progress is not None and at <= total:
-                        progress(at, total, (number + at / total) / len(threats))  # noqa: B023
+            def tell(share: float, before: int = done, images: int = len(here), number: int = number) -> None:
+                at = min(total, (before + share * images) * min(ranks.world(), len(batches)))
+                if progress is not None:
+                    progress(at, total, (number + at / total) / len(threats))
 
-                found = _distances(model, x[fresh], y[fresh], threat, seed, [caps.get(n, math.inf) for n in here], tell)
+            if here:
+                fresh = torch.tensor([name not in known for name in labels], device=device)
+                room = [caps.get(name, math.inf) for name in here]
+                found = find_distances(model, x[fresh], y[fresh], threat=threat, seed=seed, caps=room, tell=tell)
                 rows = dict(zip(here, found, strict=True))
                 store.write(rows)
                 mine |= rows
             done += len(labels)
         everyone = {**known, **{name: row for part in ranks.all_gather(mine) for name, row in part.items()}}
-        flat = [everyone[name] for part in names for name in part]
-        curves[threat] = _capped(threat, flat, [name for part in names for name in part], caps)
+        curves[threat] = _capped(threat, [everyone[name] for name in every], every, caps)
+    labels_of = torch.cat([batch.y for batch in batches])[: len(some)]
+    flags += examine_model(model, some, labels_of, threat=threats[0], seed=seed)
+    undefined = sum(int(judged(model, batch.x, batch.y)[1].sum()) for batch in batches)
+    flags += [nan_logits(undefined, "clean")] if undefined else []
+    curves = _consistent(curves)
     return CurveResult(
-        _consistent(curves), natural, [name for part in names for name in part], seed, model_hash(model), tuple(flags),
-        probed.notes, datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter() - began,
+        curves, _right(list(curves.values())), every, seed, model_hash(model), tuple(flags), probed.notes,
+        datetime.now(UTC).isoformat(timespec="seconds"), time.perf_counter() - began,
     )  # fmt: skip
+
+
+def _right(curves: Sequence[Curve]) -> Tensor:
+    """[N]: the images that no threat has at distance 0, which are right unattacked."""
+    return torch.tensor([min(row) > 0 for row in zip(*(curve.distances for curve in curves), strict=True)])
 
 
 def _caps(found: Sequence[tuple[Fraction, frozenset[str]]]) -> dict[str, float]:
@@ -275,9 +284,7 @@ def _caps(found: Sequence[tuple[Fraction, frozenset[str]]]) -> dict[str, float]:
     return caps
 
 
-def _capped(
-    threat: Threat, rows: Sequence[tuple[float, str]], names: Sequence[str], caps: Mapping[str, float]
-) -> Curve:
+def _capped(threat: Threat, rows: Sequence[Found], names: Sequence[str], caps: Mapping[str, float]) -> Curve:
     """Records may be newer than the distances that were kept."""
     fixed = [
         (caps[name], RECORD) if caps.get(name, math.inf) < row[0] else row
@@ -292,155 +299,7 @@ def _consistent(curves: Mapping[Threat, Curve]) -> dict[Threat, Curve]:
     for threat in curves:
         same = [other for other in curves.values() if other.threat.norm == threat.norm]
         best = [
-            min(zip(rows, by, strict=True), key=lambda row: row[0])
-            for rows, by in zip(
-                zip(*(other.distances for other in same), strict=True),
-                zip(*(other.found_by for other in same), strict=True),
-                strict=True,
-            )
+            min(found) for found in zip(*(zip(one.distances, one.found_by, strict=True) for one in same), strict=True)
         ]
         result[threat] = Curve(threat, [distance for distance, _ in best], [attack for _, attack in best])
     return result
-
-
-class _Store:
-    """Distances on disk by (model, threat, seed, image), so that an interrupted evaluation goes on where it stopped."""
-
-    def __init__(self, folder: Path | None, key: str) -> None:
-        self._folder, self._key, self._writable = folder, key, folder is not None
-
-    def read(self) -> dict[str, tuple[float, str]]:
-        found: dict[str, tuple[float, str]] = {}
-        paths = [] if self._folder is None else sorted(self._folder.glob(f"{CURVE}-{self._key[:24]}*.jsonl"))
-        for path in paths:
-            for row in read_rows(path, key=self._key):
-                found |= {n: (math.inf if d is None else d, attack) for n, (d, attack) in row["distances"].items()}
-        ranks.barrier()  # nobody writes before everybody has read
-        return found
-
-    def write(self, rows: Mapping[str, tuple[float, str]]) -> None:
-        if self._folder is None or not self._writable:
-            return
-        plain = {name: [None if math.isinf(d) else d, attack] for name, (d, attack) in rows.items()}
-        try:
-            part = f"-{ranks.rank()}" if ranks.rank() else ""
-            path = self._folder / f"{CURVE}-{self._key[:24]}{part}.jsonl"
-            append_row(path, sealed({"of": self._key, "distances": plain}))
-        except OSError as error:
-            self._writable = False
-            reason = error.strerror or error
-            warnings.warn(f"distances are not kept, {self._folder} cannot be written to: {reason}", stacklevel=2)
-
-
-@dataclass
-class _Search:
-    """The nearest misclassified point of each image so far."""
-
-    model: nn.Module
-    x: Tensor
-    y: Tensor
-    threat: Threat
-    distance: Tensor  # float64
-    found_by: list[str]
-
-    def offer(self, rows: Tensor, points: Tensor, attack: str, *, radius: float = math.inf) -> Tensor:
-        """Keep the points that are misclassified and nearer; which of them are misclassified [len(rows)].
-
-        A point that an attack says to be in a ball is as near as its radius, but for the rounding of the projection.
-        """
-        wrong = misclassified(self.model, points, self.y[rows])
-        size = self.threat.size(points - self.x[rows]).double()
-        if (size[wrong] > radius * (1 + BALL_TOLERANCE)).any() or points.min() < 0 or points.max() > 1:
-            raise RunError(f"{attack} left the ball or the box; its distances would be worthless")
-        size = size.clamp_max(radius)
-        nearer = wrong & (size < self.distance[rows])
-        self.distance[rows[nearer]] = size[nearer]
-        for row in rows[nearer].tolist():
-            self.found_by[row] = attack
-        return wrong
-
-
-def _distances(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    threat: Threat,
-    seed: int,
-    caps: Sequence[float],
-    tell: Callable[[float], None],
-) -> list[tuple[float, str]]:
-    """The distance of each image, and the attack that found it."""
-    wrong = misclassified(model, x, y)
-    distance = torch.where(wrong, 0.0, torch.full_like(y, math.inf, dtype=torch.float64))
-    search = _Search(model, x, y, threat, distance, ["natural" if bad else "" for bad in wrong.tolist()])
-    rows = (~wrong).nonzero()[:, 0]
-    begin = 0.0
-    for name, share in _SHARES.items():
-        if not len(rows):
-            break
-        with watched(lambda part, begin=begin, share=share: tell(begin + share * part if share < 0.5 else begin)):  # type: ignore[misc]
-            if name == LADDER:
-                for row, cap in enumerate(caps):
-                    if cap < distance[row]:
-                        distance[row], search.found_by[row] = cap, RECORD
-                for settled in _descend(search, rows, seed):
-                    tell(begin + share * settled)
-            else:
-                streams = stage_streams(seed, name, threat, x[rows])
-                points, _ = _NEAREST[name](model, x[rows], y[rows], threat=threat, generator=streams)
-                search.offer(rows, points, name)
-        begin += share
-    tell(1.0)
-    return list(zip(search.distance.tolist(), search.found_by, strict=True))
-
-
-def ladder(eps: Fraction) -> list[Fraction]:
-    """Radii from eps / 2^LOWEST to REACH · eps, RUNGS_PER_OCTAVE from one to its double, evenly between them."""
-    octaves = [eps * Fraction(2) ** power for power in range(-LOWEST, REACH.bit_length())]
-    steps = range(RUNGS_PER_OCTAVE)
-    inner = [low + (high - low) * Fraction(i, RUNGS_PER_OCTAVE) for low, high in pairwise(octaves) for i in steps]
-    return [*inner, octaves[-1]]
-
-
-def _descend(search: _Search, rows: Tensor, seed: int) -> Iterator[float]:
-    """Attack each image at the largest rung below its distance, until that fails; yields the share that is settled.
-
-    Each image fails once, which is what a strong attack at a single radius costs.
-    """
-    rungs = ladder(search.threat.eps)
-    heights = [float(rung) for rung in rungs]
-    total, left = len(rows), rows
-    while len(left):
-        place = [bisect.bisect_left(heights, float(search.distance[row])) - 1 for row in left.tolist()]
-        stay = []
-        for rung in sorted({at for at in place if at >= 0}, reverse=True):
-            group = left[torch.tensor([at == rung for at in place], device=left.device)]
-            stay.append(group[_broken(search, group, Threat(search.threat.norm, rungs[rung]), seed)])
-        left = torch.cat(stay) if stay else left[:0]
-        yield 1 - len(left) / total
-
-
-def _broken(search: _Search, rows: Tensor, ball: Threat, seed: int) -> Tensor:
-    """Which images APGD-CE and APGD-T break in the ball, as in the suite `quick`; their points are pulled back."""
-    result = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-    for label in ("APGD_ce", "APGD_t"):
-        here = (~result).nonzero()[:, 0]
-        if len(here):
-            x, y = search.x[rows[here]], search.y[rows[here]]
-            streams = stage_streams(seed, label, ball, x)
-            points = STANDARD[label][1](search.model, x, y, threat=ball, generator=streams)
-            wrong = search.offer(rows[here], points, LADDER, radius=ball.radius)
-            result[here[wrong]] = True
-            if wrong.any():
-                _pull_back(search, rows[here[wrong]], points[wrong])
-    return result
-
-
-def _pull_back(search: _Search, rows: Tensor, points: Tensor) -> None:
-    """Bisect the line from the misclassified points to their images."""
-    x = search.x[rows]
-    low, high = torch.zeros(len(rows), device=x.device), torch.ones(len(rows), device=x.device)
-    for _ in range(LINE_STEPS):
-        at = (low + high) / 2
-        wrong = search.offer(rows, (x + expand_like(at, x) * (points - x)).clamp(0, 1), LADDER)
-        low, high = torch.where(wrong, low, at), torch.where(wrong, at, high)

@@ -14,8 +14,6 @@ from generalist.report.comparison import ranks
 from generalist.report.layouts import MISSING, escape_latex, escape_markdown
 
 ALL = "all"
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5D3A9B", "#8C6D31")
-"""One for each series, told apart by everybody."""
 
 
 @dataclass(frozen=True)
@@ -186,22 +184,36 @@ def markdown_text(found: ClassComparison) -> str:
 
 def draw_classes(found: ClassComparison, *, kind: str = "png") -> bytes:
     """Grouped bars, a panel for each measure and a bar for each run; `kind` is png or svg."""
+    from generalist.report.figures import PALETTE, pretty_threat
+
     panels = {
-        found.heading(measure): {name: run.accuracy(measure).tolist() for name, run in found.runs.items()}
+        pretty_threat(measure): {name: run.accuracy(measure).tolist() for name, run in found.runs.items()}
         for measure in found.first.measures
     }
-    title = f"{found.data}, {len(found.first.labels)} images of the test split"
-    return draw_bars(found.first.classes, panels, title=title, kind=kind)
+    title = f"{found.data}, {len(found.first.labels)} images of the test split, {found.first.column}"
+    colours = [PALETTE[place % len(PALETTE)] for place in range(len(found.runs))]
+    return draw_bars(found.first.classes, panels, colours, title=title, kind=kind)
 
 
 def draw_one(classwise: Classwise, *, title: str, kind: str = "png") -> bytes:
     """Grouped bars of one model: natural accuracy and that under each threat side by side."""
-    series = {measure: classwise.accuracy(measure).tolist() for measure in classwise.measures if measure != UNION}
-    return draw_bars(classwise.classes, {"": series}, title=title, kind=kind)
+    from generalist.report.figures import LEARNERS, PALETTE, pretty_threat
+
+    shown = [measure for measure in classwise.measures if measure != UNION]
+    norms = [measure.partition(":")[0] for measure in shown]
+    own = [LEARNERS[norm] for norm in norms]
+    colours = own if len(set(norms)) == len(norms) else [PALETTE[place % len(PALETTE)] for place in range(len(shown))]
+    series = {pretty_threat(measure): classwise.accuracy(measure).tolist() for measure in shown}
+    return draw_bars(classwise.classes, {"": series}, colours, title=title, kind=kind)
 
 
 def draw_bars(
-    classes: Sequence[str], panels: Mapping[str, Mapping[str, Sequence[float]]], *, title: str, kind: str
+    classes: Sequence[str],
+    panels: Mapping[str, Mapping[str, Sequence[float]]],
+    colours: Sequence[str],
+    *,
+    title: str,
+    kind: str,
 ) -> bytes:
     """A panel below the other, groups of bars by class; a class without images has none."""
     import matplotlib
@@ -211,7 +223,7 @@ def draw_bars(
 
     names = list(next(iter(panels.values())))
     wide = min(24.0, max(5.2, 0.16 * len(classes) * (len(names) + 1) + 1))
-    with matplotlib.rc_context({**PAPER, "svg.hashsalt": title}):
+    with matplotlib.rc_context(PAPER):
         figure = Figure(figsize=(wide, 1.0 + 1.75 * len(panels)), layout="constrained")
         axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
         for axis, (heading, series) in zip(axes, panels.items(), strict=True):
@@ -220,13 +232,14 @@ def draw_bars(
                 heights = [0.0 if math.isnan(value) else value for value in values]
                 axis.bar(
                     [label + shift for label in range(len(classes))], heights, width=0.8 / len(series), label=name,
-                    color=COLOURS[place % len(COLOURS)],
+                    color=colours[place],
                 )  # fmt: skip
             axis.set(ylim=(0, 100), ylabel="accuracy (%)", title=heading, xlim=(-0.6, len(classes) - 0.4))
             axis.set_axisbelow(True)
             axis.grid(axis="x", visible=False)
         long = sum(map(len, classes)) > 9 * wide
         axes[-1].set_xticks(range(len(classes)), classes, rotation=45 if long else 0, ha="right" if long else "center")
+        axes[-1].set_xlabel("class")
         figure.suptitle(title)
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(names)))

@@ -34,7 +34,7 @@ def draw_confusion(found: Explanation, *, title: str, kind: str = "png") -> byte
     count = len(found.classes)
     few = count <= FEW
     side = 0.3 * count + 1.2 if few else 4.4
-    with matplotlib.rc_context({**PAPER, "axes.grid": False, "svg.hashsalt": title}):
+    with matplotlib.rc_context({**PAPER, "axes.grid": False}):
         figure = Figure(
             figsize=(side * len(found.views) + 0.9, side + (1.3 if _long(found) else 0.7)), layout="constrained"
         )
@@ -50,7 +50,7 @@ def draw_confusion(found: Explanation, *, title: str, kind: str = "png") -> byte
                 axis.set_yticks(range(count), found.classes if place == 0 else [""] * count)
                 for row, column in zip(*matrix.nonzero(), strict=True):
                     ink = "white" if share[row, column] > 55 else "#222222"
-                    axis.text(column, row, f"{share[row, column]:.0f}", ha="center", va="center", fontsize=6, color=ink)
+                    axis.text(column, row, f"{share[row, column]:.0f}", ha="center", va="center", fontsize=7, color=ink)
         figure.colorbar(image, ax=list(axes), label="% of the class", shrink=0.8)
         figure.suptitle(f"{title}: {len(found.labels)} images of the test split, {found.attack}")
         return picture(figure, kind)

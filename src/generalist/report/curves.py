@@ -1,6 +1,5 @@
 """Accuracy against ε: a table, and the curves as a figure."""
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,13 +12,11 @@ from rich.table import Table
 from generalist.core.threat import Threat
 from generalist.evaluation import Curve, record_curves
 from generalist.evaluation.curve import HEADS, curve_cells, curve_rows
-from generalist.report.figures import DASHES, GREY, LEARNERS, pretty_threat
-from generalist.report.figures import PAPER as STYLE
-from generalist.report.scatter import DPI, within_percent
+from generalist.report.figures import DASHES, GREY, PALETTE, PAPER, pictures, pretty_threat
+from generalist.report.scatter import within_percent
 
 APART = 5.5
 """Percentage points between two labels."""
-COLOURS = list(dict.fromkeys(LEARNERS.values()))
 
 
 def curve_table(records: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -46,27 +43,22 @@ def draw_curves(records: Mapping[str, Mapping[str, Any]]) -> dict[str, bytes]:
     for name, record in records.items():
         for curve in record_curves(record):
             panels.setdefault(curve.threat, {})[name] = curve
-    with matplotlib.rc_context({**STYLE, "svg.hashsalt": "generalist"}):
-        figure = Figure(figsize=(max(4.6, 3.7 * len(panels)), 3.3), layout="constrained", dpi=DPI)
+    with matplotlib.rc_context(PAPER):
+        figure = Figure(figsize=(max(4.6, 3.7 * len(panels)), 3.3), layout="constrained")
         axes: list[Axes] = list(figure.subplots(1, len(panels), squeeze=False)[0])
         for axis, (threat, curves) in zip(axes, panels.items(), strict=True):
             _panel(axis, threat, curves, list(records))
         images = " or ".join(map(str, sorted({record["images"] for record in records.values()})))
         title = next(iter(records)) if len(records) == 1 else "accuracy against the radius"
         figure.suptitle(f"{title}: {images} images of the test split")
-        found = {}
-        for kind in ("png", "svg"):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, dpi=DPI, format=kind, metadata={"Date": None} if kind == "svg" else None)
-            found[f".{kind}"] = buffer.getvalue()
-    return found
+        return pictures(figure)
 
 
 def _panel(axis: Axes, threat: Threat, curves: Mapping[str, Curve], names: Sequence[str]) -> None:
     last = max((d for curve in curves.values() for d in curve.distances if d <= float(curve.eps_max)), default=0.0)
     end = max(1.1 * threat.radius, min(REACH_SHOWN * last, float(4 * threat.eps)))
     for name, curve in curves.items():
-        look = {"color": COLOURS[names.index(name) % len(COLOURS)], "ls": DASHES[names.index(name) % len(DASHES)]}
+        look = {"color": PALETTE[names.index(name) % len(PALETTE)], "ls": DASHES[names.index(name) % len(DASHES)]}
         axis.plot(*curve.steps(), drawstyle="steps-post", **look)
     axis.axvline(threat.radius, color=GREY, lw=0.8, ls=":", zorder=0)
     axis.set(xlim=(0, end), ylim=within_percent((0, 102)), title=pretty_threat(str(threat)))
@@ -92,6 +84,6 @@ def _labels(axis: Axes, curves: Mapping[str, Curve], names: Sequence[str], end: 
         left = at < 0.62 * end
         axis.annotate(
             name, (at, height), xytext=(4 if left else -4, 0), textcoords="offset points", va="center", fontsize=7,
-            ha="left" if left else "right", color=COLOURS[names.index(name) % len(COLOURS)],
+            ha="left" if left else "right", color=PALETTE[names.index(name) % len(PALETTE)],
             bbox={"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6},
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The curves of a run as PNG files."""
+"""One style for all figures, PNG and SVG alike; and the curves of a run."""
 
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from generalist.core.files import write_atomically
+
 Records = Sequence[Mapping[str, Any]]
 Read = Callable[[Mapping[str, Any]], Mapping[str, float]]
 
@@ -20,12 +22,15 @@ LEARNERS = {
     "l1-half": "#E8BFD5", "l1-double": "#7A2E58", "norms": "#5D3A9B", "extremes": "#8C6D31",
 }  # fmt: skip
 """One colour for each learner in the figures of all runs, told apart by everybody; others take what a run leaves."""
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5D3A9B", "#8C6D31")
+"""For series that are no learners: runs, threats."""
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))  # and where lines lie on each other
 GLOBAL, GREY = "#222222", "#8A8A8A"
 PAPER: dict[Any, Any] = {
     "font.size": 9, "axes.titlesize": 10, "axes.labelsize": 9, "legend.fontsize": 9, "figure.titlesize": 10,
     "lines.linewidth": 1.5, "lines.markersize": 3, "axes.spines.top": False, "axes.spines.right": False,
     "axes.grid": True, "grid.alpha": 0.3, "grid.linewidth": 0.5, "legend.frameon": False,
+    "figure.dpi": 200, "savefig.dpi": "figure", "svg.hashsalt": "generalist",
 }  # fmt: skip
 NORMS = {"linf": r"$\ell_\infty$", "l2": r"$\ell_2$", "l1": r"$\ell_1$"}
 FEW = 30
@@ -104,9 +109,9 @@ def draw_run(records: Records, folder: Path, *, title: str, select: str) -> list
                 single = len(figure.axes) == 1
                 figure.set_size_inches(4.2 if single else 3.1 * len(figure.axes), 3.1)
                 figure.suptitle(f"{title}\n{subtitle}" if single else f"{title}: {subtitle}")
-                folder.mkdir(parents=True, exist_ok=True)
-                figure.savefig(folder / f"{name}.png", dpi=200)
-            drawn.append(folder / f"{name}.png")
+                for suffix, content in pictures(figure).items():
+                    drawn.append(folder / f"{name}{suffix}")
+                    write_atomically(drawn[-1], content)
     return drawn
 
 
@@ -201,11 +206,18 @@ def _under(threat: str) -> Read:
 def picture(figure: Figure, kind: str) -> bytes:
     """A figure as the bytes of a `png` or `svg` file, the same for the same figure."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, dpi=200, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    figure.savefig(buffer, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return buffer.getvalue()
 
 
+def pictures(figure: Figure) -> dict[str, bytes]:
+    """The figure by file ending, as PNG and as SVG."""
+    return {f".{kind}": picture(figure, kind) for kind in ("png", "svg")}
+
+
 def pretty_threat(threat: str) -> str:
-    """linf:8/255 → ℓ∞, ε = 8/255"""
-    norm, _, eps = threat.partition(":")
+    """linf:8/255 → ℓ∞, ε = 8/255; what is no threat stays as it is."""
+    norm, colon, eps = threat.partition(":")
+    if not colon:
+        return threat
     return rf"{NORMS.get(norm, norm)}, $\epsilon$ = {eps}"

@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from generalist.core.names import MEAN, UNION
 from generalist.evaluation import MixturePoint
-from generalist.report.figures import GLOBAL, GREY, LEARNERS, PAPER, pretty_threat
-from generalist.report.scatter import DPI, Point, pareto_front, place_labels, within_percent
+from generalist.report.figures import GLOBAL, GREY, LEARNERS, PAPER, pictures, pretty_threat
+from generalist.report.scatter import Point, pareto_front, place_labels, within_percent
 
 CHOSEN_COLOUR = "#000000"
 BESIDE_COLOUR = "#6a3d9a"
@@ -90,9 +90,8 @@ def draw_front(
     """Natural against robust accuracy, a panel per threat; the same picture by file ending, as PNG and as SVG."""
     threats = list(points[0].robust)
     colours = _colours(list(points[0].weights))
-    settings = {**PAPER, "svg.hashsalt": "generalist", "lines.markersize": 3}
-    with matplotlib.rc_context(settings):
-        figure = Figure(figsize=(max(4.6, 3.9 * len(threats)), 4.0), layout="constrained", dpi=DPI)
+    with matplotlib.rc_context(PAPER):
+        figure = Figure(figsize=(max(4.6, 3.9 * len(threats)), 4.0), layout="constrained")
         axes: list[Axes] = list(figure.subplots(1, len(threats), squeeze=False)[0])
         for axis, threat in zip(axes, threats, strict=True):
             _others(axis, beside, threat)
@@ -106,12 +105,7 @@ def draw_front(
             dots = [_dot(point, threat, colours, chosen) for point in points]
             dots += [Point(next(iter(p.weights)), p.natural, p.robust[threat], BESIDE_COLOUR) for p in beside]
             place_labels(axis, [dot for dot in dots if dot.label], dots)
-        found = {}
-        for kind in ("png", "svg"):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, dpi=DPI, format=kind, metadata={"Date": None} if kind == "svg" else None)
-            found[f".{kind}"] = buffer.getvalue()
-    return found
+        return pictures(figure)
 
 
 def _colours(endpoints: Sequence[str]) -> dict[str, str]:

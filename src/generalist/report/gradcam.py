@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from generalist.evaluation.explained import Explanation, Gallery
 from generalist.evaluation.tradeoff import NATURAL
-from generalist.report.figures import PAPER, picture, pretty_threat
+from generalist.report.figures import PALETTE, PAPER, picture, pretty_threat
 
-RIGHT, WRONG = "#00784F", "#C0392B"
+RIGHT, WRONG = ("✓", PALETTE[0]), ("✗", PALETTE[1])
+"""A mark and a colour: nobody depends on the colour alone."""
 Array = NDArray[Any]
 
 
@@ -32,7 +33,7 @@ def _bare(axis: Axes) -> None:
 def _heat(axis: Axes, image: Array, heat: Array) -> None:
     """The map over the image in grey."""
     axis.imshow(image.mean(0), cmap="gray", vmin=0, vmax=1)
-    axis.imshow(heat, cmap="jet", alpha=0.5, vmin=0, vmax=1)
+    axis.imshow(heat, cmap="viridis", alpha=0.6, vmin=0, vmax=1)
 
 
 def draw_gradcam(found: Explanation, *, title: str, kind: str = "png") -> bytes:
@@ -44,7 +45,7 @@ def draw_gradcam(found: Explanation, *, title: str, kind: str = "png") -> bytes:
     for threat in found.threats:
         heads += [pretty_threat(threat), "perturbation", "Grad-CAM"]
     rows = found.examples
-    with matplotlib.rc_context({**PAPER, "axes.grid": False, "svg.hashsalt": title}):
+    with matplotlib.rc_context({**PAPER, "axes.grid": False}):
         figure = Figure(figsize=(1.15 * len(heads) + 0.2, 1.4 * len(rows) + 0.8), layout="constrained")
         axes = figure.subplots(len(rows), len(heads), squeeze=False)
         for line, one in zip(axes, rows, strict=True):
@@ -65,22 +66,22 @@ def draw_gradcam(found: Explanation, *, title: str, kind: str = "png") -> bytes:
             _bare(axis)
         for axis, head in zip(axes[0], heads, strict=True):
             axis.set_title(head, fontsize=8)
-        figure.suptitle(f"{title}, {found.attack}; green: right, red: wrong")
+        figure.suptitle(f"{title}, {found.attack}; ✓ right, ✗ wrong; yellow: speaks most for the class named")
         return picture(figure, kind)
 
 
 def _said(axis: Axes, found: Explanation, label: int, predicted: int, confidence: float) -> None:
-    colour = RIGHT if label == predicted else WRONG
-    axis.set_xlabel(f"{found.classes[predicted]} {100 * confidence:.0f} %", fontsize=7, color=colour)
+    mark, colour = RIGHT if label == predicted else WRONG
+    axis.set_xlabel(f"{mark} {found.classes[predicted]} ({100 * confidence:.0f} %)", fontsize=7, color=colour)
 
 
 def gallery_rows(shown: Gallery, *, most: int = 8) -> dict[str, tuple[int, ...]]:
     """By a heading, the first images that one model alone gets right or wrong under a threat."""
     rows = {}
     kinds = [("only {} is right", shown.only_right), ("only {} is wrong", shown.only_wrong)]
-    for words, of in kinds[
-        : 1 if len(shown.only_right) == 2 else 2
-    ]:  # of two, one is wrong where only the other is right
+    if len(shown.only_right) == 2:  # of two, one is wrong where only the other is right
+        del kinds[1]
+    for words, of in kinds:
         for name, views in of.items():
             for view, found in views.items():
                 if view != NATURAL and found:
@@ -93,7 +94,7 @@ def draw_gallery(
 ) -> bytes:
     """A row for each heading of `gallery_rows`; `images` has the pixels, uint8 [C, H, W], by index."""
     wide = max(map(len, rows.values()))
-    with matplotlib.rc_context({**PAPER, "axes.grid": False, "svg.hashsalt": title}):
+    with matplotlib.rc_context({**PAPER, "axes.grid": False}):
         figure = Figure(figsize=(max(4.5, 0.95 * wide + 0.2), 1.3 * len(rows) + 0.5), layout="constrained")
         parts = np.atleast_1d(np.asarray(figure.subfigures(len(rows), 1), dtype=object))
         for part, (heading, indices) in zip(parts, rows.items(), strict=True):

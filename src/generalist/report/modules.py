@@ -209,12 +209,11 @@ def draw_modules(report: ModuleReport, files: Sequence[Path]) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    from generalist.report.figures import PAPER
-    from generalist.report.scatter import DPI
+    from generalist.report.figures import PAPER, pictures
 
     modules = [row for row in report.rows if row.kind == "module"]
-    with matplotlib.rc_context({**PAPER, "svg.hashsalt": report.title}):
-        figure = Figure(figsize=(8.4, max(4.8, 1.4 + 0.2 * len(modules))), layout="constrained", dpi=DPI)
+    with matplotlib.rc_context(PAPER):
+        figure = Figure(figsize=(8.4, max(4.8, 1.4 + 0.2 * len(modules))), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=(3, 1.6))
         right.barh([row.name for row in modules], [row.criticality or 0.0 for row in modules],
                    color=[_colour(report, row) for row in modules])  # fmt: skip
@@ -226,11 +225,9 @@ def draw_modules(report: ModuleReport, files: Sequence[Path]) -> None:
             "orange: proposed; hollow: several modules; grey: the whole network"
         )
         _scatter(figure, left, report)
-        for path in files:
-            buffer = io.BytesIO()
-            kind = path.suffix.removeprefix(".")
-            figure.savefig(buffer, dpi=DPI, format=kind, metadata={"Date": None} if kind == "svg" else None)
-            write_atomically(path, buffer.getvalue())
+        drawn = pictures(figure)
+    for path in files:
+        write_atomically(path, drawn[path.suffix])
 
 
 def _colour(report: ModuleReport, row: ModuleRow) -> str:

@@ -1,6 +1,5 @@
 """The trade-off of several runs in one picture: natural accuracy against robust accuracy."""
 
-import io
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,11 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 from generalist.report.comparison import NATURAL, UNIONS, Comparison, Row
-from generalist.report.figures import GLOBAL, PAPER
+from generalist.report.figures import GLOBAL, PALETTE, PAPER, picture
 
-OURS, GENERALIST, THEIRS = "#0072B2", "#D55E00", "#777777"
+OURS, GENERALIST, THEIRS = PALETTE[0], PALETTE[1], "#777777"
 GROUPS = {GENERALIST: "runs of Generalist", OURS: "runs of other methods"}
-DPI = 200
 MARKER = 4.5
 
 
@@ -29,11 +27,11 @@ class Point:
     hollow: bool = False
 
 
-def draw_scatter(comparison: Comparison) -> bytes:
-    """A PNG: a labelled point a run, the paper's hollow, our Pareto front as a light line."""
+def draw_scatter(comparison: Comparison, *, kind: str = "png") -> bytes:
+    """A labelled point per run, the paper's hollow, our Pareto front as a light line; `kind` is png or svg."""
     ours, theirs, pairs = _points(comparison)
     with matplotlib.rc_context(PAPER):
-        figure = Figure(figsize=(6.4, 4.8), layout="constrained", dpi=DPI)
+        figure = Figure(figsize=(6.4, 4.8), layout="constrained")
         axis = figure.subplots()
         axis.margins(0.1)
         floor = axis_floor([point.y for point in (*ours, *theirs)])
@@ -60,9 +58,7 @@ def draw_scatter(comparison: Comparison) -> bytes:
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # what is placed now must not move the axes again
         place_labels(axis, [point for point in (*shown, *shown_theirs) if point.label], [*shown, *shown_theirs])
-        buffer = io.BytesIO()
-        figure.savefig(buffer, dpi=DPI, format="png")
-    return buffer.getvalue()
+        return picture(figure, kind)
 
 
 def _mark(axis: Axes, points: Sequence[Point], *, label: str, floor: float | None) -> None:
@@ -166,7 +162,8 @@ def place_labels(axis: Axes, labelled: Sequence[Point], points: Sequence[Point])
     """Each label at the free place nearest to its point, the most crowded first; a thin line where it is far."""
     figure = axis.get_figure()
     assert isinstance(figure, Figure)
-    pixels = figure.dpi / 72
+    pixels, inch = figure.dpi / 72, figure.dpi
+    inches = figure.dpi_scale_trans  # an SVG has another number of pixels
     marks = {point: tuple(map(float, axis.transData.transform((point.x, point.y)))) for point in points}
     dots = [_Box.around(x, y, 2 * MARKER * pixels, 2 * MARKER * pixels) for x, y in marks.values()]
     frame = _Box(*axis.get_window_extent().extents)
@@ -186,17 +183,17 @@ def place_labels(axis: Axes, labelled: Sequence[Point], points: Sequence[Point])
 
     for point in sorted(labelled, key=crowd):
         x, y = marks[point]
-        text = axis.text(0, 0, point.label, fontsize=7, color=point.colour, transform=None, ha="center", va="center")
+        text = axis.text(0, 0, point.label, fontsize=7, color=point.colour, transform=inches, ha="center", va="center")
         extent = text.get_window_extent()
         places = _places(x, y, extent.width, extent.height, pixels)
         place = min(places, key=lambda box: cost(box, x, y))
-        text.set_position(((place.x0 + place.x1) / 2, (place.y0 + place.y1) / 2))
+        text.set_position(((place.x0 + place.x1) / 2 / inch, (place.y0 + place.y1) / 2 / inch))
         labels.append(place)
         way = _way(place, x, y)
         if math.dist(way[0], way[-1]) > 8 * pixels:
             lines += [_Box.around(a, b, pixels, pixels) for a, b in way[1:-1]]
-            line = FancyArrowPatch(way[0], way[-1], arrowstyle="-", lw=0.4, color=point.colour, transform=None)
-            axis.add_patch(line)
+            ends = [(a / inch, b / inch) for a, b in (way[0], way[-1])]
+            axis.add_patch(FancyArrowPatch(*ends, arrowstyle="-", lw=0.4, color=point.colour, transform=inches))
 
 
 def _places(x: float, y: float, width: float, height: float, pixels: float) -> Iterator[_Box]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from generalist.core.errors import UserError
 from generalist.core.files import sealed, write_atomically
 from generalist.core.names import CURVE
 from generalist.distributed import ranks
-from generalist.evaluation import CurveResult, evaluate_curve, model_hash
+from generalist.evaluation import CurveResult, evaluate_curve
 from generalist.report.console import Reporter, Silent
 from generalist.runs.folder import Run
 from generalist.runs.targets import Target
@@ -27,7 +28,7 @@ def curve_of_target(
     """The minimal distances of one target; of a run, its other records of the same model count too."""
     reporter = reporter if reporter is not None and ranks.is_main() else Silent()
     total = min(len(target.split), images or len(target.split))
-    broken = {} if target.run is None else _broken(target.run, target.name, model_hash(target.model))
+    broken = None if target.run is None else partial(_broken, target.run, target.name)
 
     def progress(done: float, of: int, share: float) -> None:
         reporter.advance(done, of, share=share)
@@ -65,12 +66,9 @@ def keep_curve(target: Target, result: CurveResult) -> list[Path]:
 
 
 def draw_into(records: Mapping[str, Mapping[str, Any]], paths: Sequence[Path]) -> None:
-    """The curves as figures, .png or .svg by the ending of each path."""
+    """The curves as figures; each path ends with .png or .svg."""
     from generalist.report.curves import draw_curves  # matplotlib is slow to import
 
-    for path in paths:
-        if path.suffix.lower() not in (".png", ".svg"):
-            raise UserError(f"a figure is a .png or .svg file, got {path}")
     drawn = draw_curves(records)
     for path in paths:
         write_atomically(path, drawn[path.suffix.lower()])
