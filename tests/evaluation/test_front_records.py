@@ -127,7 +127,6 @@ def test_threats_by_norm_radius_or_all_together(given_threat, chosen, robust):
         ([record()], "pgd20", None, "not judged by suite pgd20"),
         ([record()], "quick", "l1", "unknown threat 'l1'"),
         ([record(model(robust=(50,)))], "quick", "union", "two threats or more"),
-        ([record(model(), model("b", robust=(50,)))], "quick", "union", "under different threats|two threats"),
         ([record(model(), model())], "quick", None, "at of AT is there twice with seed 0"),
         ([record(replace(model(), robust={"quick": {}}))], "quick", None, "none in common"),
         ([], "quick", None, "no models"),

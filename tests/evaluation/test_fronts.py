@@ -1,6 +1,7 @@
 """Fronts by hand: interpolation, domination, hypervolume, and what holds for any points."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -83,7 +84,7 @@ def test_an_interpolated_value_lies_between_its_neighbours(points, natural):
 def test_a_front_passes_through_its_points_and_falls(points):
     kept = pareto_front(points)
     assert [robust_at(points, n) for n, _ in kept] == [r for _, r in kept]
-    assert all(a[0] < b[0] and a[1] > b[1] for a, b in zip(kept, kept[1:], strict=False))
+    assert all(a[0] < b[0] and a[1] > b[1] for a, b in pairwise(kept))
     for n, r in points:
         beaten = any(b >= n and c >= r and (b, c) != (n, r) for b, c in points)
         assert ((n, r) in kept) == (not beaten)

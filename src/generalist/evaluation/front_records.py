@@ -59,10 +59,9 @@ class JudgedModel:
     seconds: float | None = None
     source: str = ""
 
-    def point(self, suite: str, threat: str) -> FrontPoint:
-        """Under one threat of a suite, or `true union`."""
-        rows = self.robust[suite]
-        right = torch.stack(list(rows.values())).all(0) if threat == UNION else rows[threat]
+    def point(self, suite: str, threats: Sequence[str]) -> FrontPoint:
+        """Robust is right under all of these threats."""
+        right = torch.stack([self.robust[suite][threat] for threat in threats]).all(0)
         return FrontPoint(
             self.name, self.natural, right, self.chosen_by, self.training, self.cost_in_at, self.seconds, self.source
         )
@@ -205,15 +204,16 @@ def fronts_of(records: Sequence[FrontRecord], *, suite: str, threat: str | None)
     if not shared:
         raise UserError("the models were judged under different threats; there is none in common")
     chosen = _threat(threat, shared)
-    if chosen == UNION and any(list(model.robust[suite]) != shared for _, model in models):
-        raise UserError(f"the models were judged under different threats; in common: {', '.join(shared)}")
+    threats = shared if chosen == UNION else [chosen]
     found: dict[tuple[str, int], list[FrontPoint]] = {}
     for record, model in models:
         points = found.setdefault((model.group, record.seed), [])
         if any(point.name == model.name for point in points):
             raise UserError(f"{model.name} of {model.group} is there twice with seed {record.seed}")
-        points.append(model.point(suite, chosen))
-    return [Front(group, seed, tuple(points)) for (group, seed), points in found.items()], chosen
+        points.append(model.point(suite, threats))
+    groups = list(dict.fromkeys(group for group, _ in found))
+    order = sorted(found, key=lambda key: (groups.index(key[0]), key[1]))
+    return [Front(group, seed, tuple(found[group, seed])) for group, seed in order], chosen
 
 
 def _threat(given: str | None, shared: Sequence[str]) -> str:

@@ -167,7 +167,9 @@ class Spread:
 
     def text(self, form: str = ".1f") -> str:
         """54.3 ± 0.6"""
-        return f"{self.mean:{form}}" + (f" ± {self.sd:.1f}" if self.sd is not None else "")
+        digits = int(form[-2])
+        mean = round(self.mean, digits) or 0.0  # there is no minus in front of nothing
+        return f"{mean:{form}}" + (f" ± {self.sd:.{digits}f}" if self.sd is not None else "")
 
     def record(self) -> dict[str, Any]:
         sd = None if self.sd is None else round(self.sd, 3)

@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 
-from generalist.evaluation.fronts import Dominated, Spread
+from generalist.evaluation.fronts import Dominated, Front, FrontPoint, Spread
 from generalist.report.fronts import BEST, FrontComparison, FrontRow
 from generalist.report.layouts import MISSING, escape_markdown
 
@@ -26,9 +26,7 @@ def caption(found: FrontComparison) -> list[str]:
         )
     several = len(one.seeds) > 1
     if several:
-        lines.append(
-            "±: standard deviation over seeds; [n]: seeds that it is of, where not all; hypervolume, cost: mean"
-        )
+        lines.append("±: standard deviation over seeds; [n]: of so many seeds, where it is not all")
     if one.baselines:
         error = "" if several else "; ±: 95 % interval, paired by image, natural accuracies as measured"
         best = f" ({', '.join(one.baselines)})" if len(one.baselines) > 1 else f" {one.baselines[0]}"
@@ -39,7 +37,7 @@ def caption(found: FrontComparison) -> list[str]:
         " front dominates (clearly: by more than both 95 % margins)"
     )
     if any(row.cost for row in one.rows):
-        lines.append("cost: all trainings of the front, in PGD-10 AT runs of the same length")
+        lines.append("cost: all trainings of the front, in PGD-10 AT runs of the same length; mean over seeds")
     return [*lines, *one.notes]
 
 
@@ -69,8 +67,8 @@ def _level(row: FrontRow, place: int, found: FrontComparison) -> str:
     if gap is None:
         return text
     margin = row.margins[place]
-    with_margin = f"{gap.mean:+.1f} ± {margin:.1f}" if margin is not None else _counted(gap, len(found.seeds), "+.1f")
-    return f"{text} ({with_margin})"
+    by_image = "" if margin is None else f" ± {margin:.1f}"
+    return f"{text} ({_counted(gap, len(found.seeds), '+.1f')}{by_image})"
 
 
 def _counted(values: Spread, seeds: int, form: str = ".1f") -> str:
@@ -88,10 +86,15 @@ def _beaten_line(one: Dominated, seeds: Sequence[int]) -> str:
     seed = f", seed {one.front.seed}" if len(seeds) > 1 else ""
     figures = " / ".join(f"{value:.1f}" for value in point.pair)
     better = " / ".join(f"{value:.1f}" for value in by.pair)
+    ours, theirs = _called(one.front, point), _called(one.by_front, by)
     return (
-        f"{one.front.name}: {point.name}{seed} ({figures}) is dominated by {one.by_front.name}: {by.name} ({better}):"
+        f"{ours}{seed} ({figures}) is dominated by {theirs} ({better}):"
         f" natural {one.natural}, robust {one.robust}{', clearly' if one.clear else ''}"
     )
+
+
+def _called(front: Front, point: FrontPoint) -> str:
+    return front.name if point.name == front.name else f"{front.name}: {point.name}"
 
 
 def plain_text(found: FrontComparison) -> str:

@@ -34,7 +34,7 @@ class FrontRow:
     robust: tuple[Spread | None, ...]
     gaps: tuple[Spread | None, ...]
     margins: tuple[float | None, ...]
-    """Of the gaps, over the choice of images; with one seed alone."""
+    """Of the gaps, over the choice of images; where there is one seed in all."""
     hypervolume: Spread | None
     dominated: int = 0
     clearly: int = 0
@@ -120,7 +120,7 @@ class FrontComparison:
             kept=sum(len(front.kept) for front in fronts),
             robust=tuple(spread([front.robust_at(level) for front in fronts]) for level in self.levels),
             gaps=tuple(spread([None if one is None else one.points for one in row]) for row in gaps),
-            margins=tuple(row[0].margin if len(row) == 1 and row[0] is not None else None for row in gaps),
+            margins=tuple(row[0].margin if len(self.seeds) == 1 and row[0] is not None else None for row in gaps),
             hypervolume=spread([front.hypervolume(self.reference) for front in fronts]),
             dominated=len(beaten),
             clearly=sum(one.clear for one in beaten),

@@ -117,7 +117,7 @@ def judged_run(run: Run, records: Mapping[str, Mapping[str, Any]], *, name: str,
     chosen_by, training = summary.get("selected_by", run.recipe.select), run.identity
     if made_of:
         chosen_by = f"dial on {made_of['chosen']['split']} ({made_of['chosen']['rule']})"
-        training = fingerprint(sorted(end["run_sha256"] for end in made_of["endpoints"].values()))
+        training = fingerprint(sorted({end["run_sha256"] for end in made_of["endpoints"].values()}))
     return JudgedModel(
         name=name,
         group=group,
