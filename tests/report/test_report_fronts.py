@@ -100,6 +100,8 @@ def test_a_baseline_that_lacks_a_seed_is_said():
 
 def test_levels_are_those_that_fronts_of_several_points_share():
     assert compared(A0, B0, front("one", (70, 10))).levels == (83.5, 85.0, 86.5)
+    together = compared(front("A", (70, 60), (80, 50)), front("B", (78, 55), (90, 40)), LATE0, baselines=["A", "B"])
+    assert together.levels == (81.5, 84.0, 86.5)  # 79 to 89 of the late one; A and B reach from 70 to 90
     none = compared(front("A", (70, 50), (75, 40)), front("B", (80, 30), (85, 20)))
     assert none.levels == ()
     assert "no range of natural accuracy in common" in str(none)

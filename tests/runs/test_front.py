@@ -51,9 +51,10 @@ def test_swept_runs_make_one_front_and_seeds_are_replicates(swept: list[Path]) -
     assert [point.pair for point in half[0].points] == [(82, 48), (88, 42)]
     assert [point.name for point in found.of("at")[0].points] == ["at"]
     assert (found.data, found.split, found.suite, found.threat) == ("cifar10", "test", "pgd20", "linf:8/255")
-    assert found.levels == (84.8, 85.5, 86.2)  # 84 to 87 are shared by all of them, with both seeds
+    assert generalist.fronts(swept).levels == (84.8, 85.5, 86.2)  # 84 to 87 are shared by all, with both seeds
+    assert found.levels == (85, 86, 87)  # 83 to 88 by the baselines taken together, 84 to 89 with the other seed
     half_row, trades = found.rows[1], found.rows[2]
-    assert half_row.gaps[1].mean == pytest.approx(-2, abs=1e-4)  # seed 0: 44.5 and 46.5; seed 1: 45.5 and 47.5
+    assert half_row.gaps[1].mean == pytest.approx(-2, abs=1e-4)  # seed 0: 44 and 46; seed 1: 45 and 47
     assert half_row.gaps[1].sd == pytest.approx(0, abs=1e-4)
     assert trades.chosen_by == ("last",)
     assert found.notes == ()

@@ -84,10 +84,8 @@ class FrontComparison:
         Both count: the front of all points may pass below a straight line of one of them.
         """
         rivals = [front for front in self.fronts if front.seed == seed and front.name in self.baselines]
-        if not rivals:
-            return None
-        every = Front(BEST, seed, tuple(point for front in rivals for point in front.points))
-        found = [row for front in (*rivals, every) if (row := front.verdicts_at(natural)) is not None]
+        every = [front for front in _reaching(rivals, self.baselines) if front.name == BEST]
+        found = [row for front in (*rivals, *every) if (row := front.verdicts_at(natural)) is not None]
         return max(found, key=lambda row: float(row.mean())) if found else None
 
     def gap(self, front: Front, natural: float) -> Change | None:
@@ -210,6 +208,15 @@ def _row_record(row: FrontRow, levels: Sequence[float]) -> dict[str, Any]:
     }
 
 
+def _reaching(fronts: Sequence[Front], baselines: Sequence[str]) -> list[Front]:
+    """Every front, but the baselines of a seed as one."""
+    found = [front for front in fronts if front.name not in baselines]
+    for seed in dict.fromkeys(front.seed for front in fronts):
+        points = [p for front in fronts if front.seed == seed and front.name in baselines for p in front.points]
+        found += [Front(BEST, seed, tuple(points))] if points else []
+    return found
+
+
 def compare_fronts(
     fronts: Sequence[Front],
     *,
@@ -221,7 +228,8 @@ def compare_fronts(
 ) -> FrontComparison:
     """Fronts of the same images, in one comparison; `about` is `data`, `split`, `suite` and `threat`.
 
-    Without `at` the fronts are compared at natural accuracies that all of them with two points or more reach.
+    Without `at` the fronts are compared at natural accuracies that all of them with two points or more reach, the
+    baselines taken together.
     """
     if not fronts:
         raise UserError("there are no fronts to compare")
@@ -238,7 +246,7 @@ def compare_fronts(
     said = list(notes)
     levels = tuple(sorted(set(at)))
     if not levels:
-        levels = common_levels([front.range for front in fronts if len(front.kept) > 1])
+        levels = common_levels([front.range for front in _reaching(fronts, baselines) if len(front.kept) > 1])
         if not levels:
             said.append("the fronts have no range of natural accuracy in common; name some to compare at (--at)")
     for name in baselines:

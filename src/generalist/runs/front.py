@@ -48,7 +48,8 @@ def fronts(
         runs: Runs or their folders that were evaluated alike, and records of fronts (JSON files).
         groups: Fronts made by hand, each a name with runs: paths, or patterns such as `"at-*"` of the names of folders.
             Other runs are grouped by their method.
-        at: Natural accuracies in percent; three that all fronts reach if none are given.
+        at: Natural accuracies in percent; if none are given, three that all fronts of two points or more reach, the
+            baselines taken together.
         suite: The suite whose records are compared; the strongest shipped one that all have, if not given. Robust is
             what survives all of it.
         threat: A threat, the first one of a norm (`"linf"`), or `"union"` of all; the first threat if not given.
