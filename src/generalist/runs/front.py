@@ -265,6 +265,8 @@ def _value(recipe: Recipe, path: Sequence[str]) -> str:
     value: Any = recipe.plain()
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
+    if isinstance(value, float):
+        return f"{value:g}"
     return value if isinstance(value, str) else shown(value)
 
 
