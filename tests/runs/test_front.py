@@ -184,6 +184,8 @@ def test_dials_are_compared_on_validation_alone(late: tuple[Run, ...]) -> None:
         (point["natural"], point["robust"]["linf:1/10"]) for point in kept["points"]
     ]
     assert "judged by the images that choose among them" in str(found)
+    by_hand = generalist.fronts([run], split="validation", groups={"mine": [run.folder]})
+    assert [(front.name, len(front.points)) for front in by_hand.fronts] == [("mine", 4), ("at", 1)]
     with pytest.raises(UserError, match="no record of suite"):
         generalist.fronts([run])  # on test nothing of it was evaluated
 

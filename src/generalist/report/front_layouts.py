@@ -37,7 +37,8 @@ def caption(found: FrontComparison) -> list[str]:
         " front dominates (clearly: by more than both 95 % margins)"
     )
     if any(row.cost for row in one.rows):
-        lines.append("cost: all trainings of the front, in PGD-10 AT runs of the same length; mean over seeds")
+        mean = "; mean over seeds" if several else ""
+        lines.append(f"cost: all trainings of the front, in PGD-10 AT runs of the same length{mean}")
     return [*lines, *one.notes]
 
 

@@ -165,18 +165,17 @@ class _ByHand:
         """The group of what is called by these names, or lies there; the first that fits."""
         for group, parts in self._groups.items():
             for part in parts:
-                here = path is not None and Path(part).resolve() == path.resolve()
+                here = path is not None and user_path(part).resolve() == path.resolve()
                 if here or any(fnmatchcase(name, part) for name in names):
                     self._unused.discard((group, part))
                     return group
         return None
 
     def regrouped(self, record: FrontRecord) -> FrontRecord:
-        path = Path(record.title)
-        models = [
-            replace(model, group=self.group(model.name, model.group, path=path) or model.group)
-            for model in record.models
-        ]
+        path, models = Path(record.title), []
+        for model in record.models:
+            own = path if model.source or path.is_file() else None  # what stands beside a dial lies elsewhere
+            models.append(replace(model, group=self.group(model.name, model.group, path=own) or model.group))
         return replace(record, models=tuple(models))
 
     def check_used(self) -> None:
