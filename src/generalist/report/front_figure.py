@@ -1,6 +1,5 @@
 """Fronts in one picture: natural against robust accuracy, a colour per front, a line per seed."""
 
-import io
 from itertools import pairwise
 
 import matplotlib
@@ -9,10 +8,9 @@ from matplotlib.figure import Figure
 
 from generalist.core.names import UNION
 from generalist.evaluation.fronts import Front
-from generalist.report.classwise import COLOURS
-from generalist.report.figures import DASHES, GREY, PAPER, pretty_threat
+from generalist.report.figures import DASHES, GREY, PALETTE, PAPER, pictures, pretty_threat
 from generalist.report.fronts import FrontComparison
-from generalist.report.scatter import DPI, Point, axis_floor, lifted, place_labels, within_percent
+from generalist.report.scatter import Point, axis_floor, lifted, place_labels, within_percent
 
 MOST_LABELS = 16
 STEPS = 12
@@ -24,8 +22,8 @@ def draw_fronts(found: FrontComparison) -> dict[str, bytes]:
     """The same picture by file ending, as PNG and as SVG. Hollow: dominated within its own front."""
     pairs = [point.pair for front in found.fronts for point in front.points]
     floor = _floor(found)
-    with matplotlib.rc_context({**PAPER, "svg.hashsalt": "generalist"}):
-        figure = Figure(figsize=(6.4, 5.0), layout="constrained", dpi=DPI)
+    with matplotlib.rc_context(PAPER):
+        figure = Figure(figsize=(6.4, 5.0), layout="constrained")
         axis = figure.subplots()
         axis.margins(0.1)
         dots, on_lines = list[Point](), list[Point]()
@@ -50,12 +48,7 @@ def draw_fronts(found: FrontComparison) -> dict[str, bytes]:
         low = [dot for dot in dots if dot.y == floor]  # these say how far below they are
         few = len(found.seeds) == 1 and len(dots) <= MOST_LABELS
         place_labels(axis, dots if few else low[:MOST_LABELS], [*dots, *on_lines])
-        files = {}
-        for kind in ("png", "svg"):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, dpi=DPI, format=kind, metadata={"Date": None} if kind == "svg" else None)
-            files[f".{kind}"] = buffer.getvalue()
-    return files
+        return pictures(figure)
 
 
 def _floor(found: FrontComparison) -> float | None:
@@ -78,7 +71,7 @@ def _along(front: Front) -> list[Point]:
 
 def _draw(axis: Axes, front: Front, number: int, index: int, floor: float | None) -> list[Point]:
     """The line through a front and its points; a label in the legend for its first seed."""
-    colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+    colour, marker = PALETTE[number % len(PALETTE)], MARKERS[number % len(MARKERS)]
     line = [point.pair for point in front.kept]
     look = {"color": colour, "ls": DASHES[index % len(DASHES)], "lw": 1.3, "alpha": 0.8}
     if len(line) > 1:
