@@ -2,26 +2,31 @@
 
     OMP_NUM_THREADS=1 python benchmarks/fronts.py fashion-mnist-mini --seeds 0 1 2 --out runs/fronts
 
-Every training, dial and attack is kept below --out and goes on where it stopped; run it again for the tables. All
-methods have the same epochs, the same data and a running average. The points of a dial are chosen on validation; then
-every model is attacked on the first --images of the test split, once, under the first threat (ℓ∞), by PGD-20 and by
-`quick` (APGD-CE and APGD-T).
-Compared is the robust accuracy at natural accuracies between AT and half-half, interpolated along each front.
+Every training, dial and attack is kept below --out and goes on where it stopped. All methods have the same epochs, the
+same data and a running average. The points of a dial are chosen on validation; then every model is attacked on the
+first --images of the test split, once, under the first threat (ℓ∞), by PGD-20 and by `quick` (APGD-CE and APGD-T).
+
+What was found is kept below --records, one small file per seed, which needs no run folder any more. The tables are of
+all files there: seeds and methods (--only) that were measured at different times, or elsewhere, add up. `--only`
+without a name prints them alone. `generalist front FILE…` compares the same files, with figures.
 """
 
 import argparse
-import statistics
+import fcntl
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import generalist
 from generalist import Run
-from generalist.core.files import write_json
+from generalist.evaluation.front_records import JudgedModel, read_front_record
+from generalist.report.fronts import FrontComparison
 from generalist.runs.experiment import load_data
+from generalist.runs.front import conditions, judged_run
 
 BETA, THREAT = "learners.linf.objective.beta", "learners.linf.objective.threat"
 SWEEPS: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
@@ -33,17 +38,7 @@ SWEEPS: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
 }
 BASELINES = ("AT, ε swept", "half-half, β swept", "TRADES, β swept")
 LATE = {"late-half": "generalist-late-half", "late-d": "generalist-late-d"}
-SHARES = (0.25, 0.5, 0.75)
-"""Where fronts are compared: so much of the way in natural accuracy from AT to half-half."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """One model on the test split, in percent; `robust` per suite, under the first threat."""
-
-    name: str
-    natural: float
-    robust: Mapping[str, float]
+NAMES = [*(name for runs in SWEEPS.values() for name in runs), *LATE]
 
 
 def main() -> None:
@@ -51,34 +46,39 @@ def main() -> None:
     parser.add_argument("setting")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--out", type=Path, default=Path("runs/fronts"))
+    parser.add_argument("--records", type=Path, help="one file per seed; OUT/SETTING/records if not given")
+    parser.add_argument("--only", nargs="*", metavar="NAME", choices=NAMES, help=f"some of {', '.join(NAMES)}")
     parser.add_argument("--images", type=int, default=1000, help="of the test split")
     parser.add_argument("--suites", nargs="+", default=["pgd20", "quick"])
     parser.add_argument("--beyond", default="2")
     parser.add_argument("--by", nargs="+", default=["learner", "module"])
     parser.add_argument("--exported", type=int, default=6, help="points of a dial's front that are attacked")
     parser.add_argument("--late", nargs="+", default=list(LATE), choices=list(LATE))
+    parser.add_argument("--at", type=float, nargs="+", default=[], help="natural accuracies of the tables")
     options = parser.parse_args()
-    fronts = {seed: fronts_of(seed, options) for seed in options.seeds}
-    record = {
-        str(seed): {name: [asdict(point) for point in points] for name, points in found.items()}
-        for seed, found in fronts.items()
-    }
-    write_json(options.out / options.setting / "fronts.json", record)
-    for suite in options.suites:
-        print(f"\n{options.setting}, {suite}, first {options.images} test images, seeds {options.seeds}")
-        print(table(fronts, suite))
+    options.records = options.records or options.out / options.setting / "records"
+    try:
+        measure(options)
+        for found in tables(options.records, options.setting, suites=options.suites, at=options.at):
+            print(f"\n{found}")
+    except generalist.UserError as error:
+        sys.exit(f"error: {error}")
 
 
-def fronts_of(seed: int, options: argparse.Namespace) -> dict[str, list[Point]]:
-    """All fronts of one seed; what is not trained or attacked yet is."""
-    found = {}
-    for title, runs in SWEEPS.items():
-        found[title] = [baseline(name, method, changes, seed, options) for name, (method, changes) in runs.items()]
-    for name in options.late:
-        run = trained(name, LATE[name], {}, seed, options)
-        for by in options.by:
-            found[f"{LATE[name]}, dial by {by}"] = list(dialled(run, by, options))
-    return found
+def measure(options: argparse.Namespace) -> None:
+    """Train, dial and attack what is wanted and not known yet; each model is kept as soon as it is attacked."""
+    wanted = NAMES if options.only is None else options.only
+    for seed in options.seeds:
+        for group, runs in SWEEPS.items():
+            for name, (method, changes) in runs.items():
+                if name in wanted:
+                    run = trained(name, method, changes, seed, options)
+                    found = {suite: attacked(run, suite, options) for suite in options.suites}
+                    keep(run, [(name, found)], group, seed, options)
+        for name in (name for name in options.late if name in wanted):
+            run = trained(name, LATE[name], {}, seed, options)
+            for by in options.by:
+                keep(run, list(dialled(run, by, options)), f"{LATE[name]}, dial by {by}", seed, options, dial=True)
 
 
 def trained(name: str, method: str, changes: Mapping[str, Any], seed: int, options: argparse.Namespace) -> Run:
@@ -94,35 +94,34 @@ def trained(name: str, method: str, changes: Mapping[str, Any], seed: int, optio
     )
 
 
-def baseline(name: str, method: str, changes: Mapping[str, Any], seed: int, options: argparse.Namespace) -> Point:
-    run = trained(name, method, changes, seed, options)
+def attacked(run: Run, suite: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The evaluation record of a run, its own if it has one of these images and this threat."""
     threats = [str(generalist.load_recipe(f"{options.setting}-at").validation.threats[0])]
-    records = {suite: attacked(run, threats, suite, options) for suite in options.suites}
-    return point(name, records, threats[0])
-
-
-def attacked(run: Run, threats: Sequence[str], suite: str, options: argparse.Namespace) -> dict[str, Any]:
     if run.record_file(suite).is_file():
         kept = run.record(suite)
         if kept["images"] == options.images and [name for name in kept["per_image"] if name != "natural"] == threats:
             return kept
-    return generalist.evaluate(run, threats=threats, suite=suite, images=options.images, progress=True).record()
+    generalist.evaluate(run, threats=threats, suite=suite, images=options.images, progress=True)
+    return run.record(suite)
 
 
-def dialled(run: Run, by: str, options: argparse.Namespace) -> Iterator[Point]:
+Records = dict[str, dict[str, Any]]
+"""Evaluation records by suite."""
+
+
+def dialled(run: Run, by: str, options: argparse.Namespace) -> Iterator[tuple[str, Records]]:
     """The front of a dial, thinned out evenly in natural accuracy, on the test split."""
     found = generalist.dial(run, by=by, beyond=options.beyond, progress=True)
     test = load_data(run.recipe).test
     for chosen in thinned(found.front, options.exported):
         model = found.model(chosen)
-        records = {
+        yield str(chosen.mixture), {
             suite: generalist.evaluate(
                 model, test, threats=found.threats[0], suite=suite, images=options.images, cache=run.evaluations,
                 progress=True,
             ).record()
             for suite in options.suites
         }  # fmt: skip
-        yield point(str(chosen.mixture), records, found.threats[0])
 
 
 def thinned(front: Sequence[Any], count: int) -> list[Any]:
@@ -133,69 +132,50 @@ def thinned(front: Sequence[Any], count: int) -> list[Any]:
     return list(dict.fromkeys(min(front, key=lambda p, at=at: abs(p.natural - at)) for at in wanted))
 
 
-def point(name: str, records: Mapping[str, Mapping[str, Any]], threat: str) -> Point:
-    robust = {suite: min(record["accuracy"][threat].values()) for suite, record in records.items()}
-    return Point(name, next(iter(records.values()))["natural"], robust)
+def keep(
+    run: Run,
+    found: Sequence[tuple[str, Records]],
+    group: str,
+    seed: int,
+    options: argparse.Namespace,
+    *,
+    dial: bool = False,
+) -> None:
+    """Add models to the record of their seed; the points of a dial take the place of all that it had before."""
+    models: list[JudgedModel] = []
+    for name, records in found:
+        model = judged_run(run, records, name=name, group=group)
+        rule = f"dial on validation (front, {options.exported} spread evenly)"
+        models.append(replace(model, chosen_by=rule) if dial else model)
+    first = found[0][1]
+    alike = [conditions(record, seed=seed, setting=options.setting, title="these runs") for record in first.values()]
+    attacks = {suite: one.attacks[suite] for suite, one in zip(first, alike, strict=True)}
+    new = replace(alike[0], data=run.recipe.data.name, split="test", attacks=attacks)
+    path = options.records / f"{options.setting}-s{seed}.json"
+    with one_writer(path):
+        if path.is_file():
+            before = read_front_record(path)
+            for suite in set(attacks) & set(before.attacks):
+                before.check_alike(new, suite)
+            new = replace(before, models=tuple(m for m in before.models if not (dial and m.group == group)))
+        new.with_models(models, attacks).write(path)
 
 
-def robust_at(points: Sequence[Point], natural: float, suite: str) -> float | None:
-    """Along the front: linear between the points that no other dominates; None beyond its natural end.
-
-    Left of the least natural point of the front its robust accuracy counts: a model that is better in both is no loss.
-    """
-    pairs = sorted((p.natural, p.robust[suite]) for p in points)
-    front = [(n, r) for n, r in pairs if not any(b >= n and c >= r and (b, c) != (n, r) for b, c in pairs)]
-    if natural > front[-1][0]:
-        return None
-    if natural <= front[0][0]:
-        return front[0][1]
-    for (n0, r0), (n1, r1) in pairwise(front):
-        if natural <= n1:
-            return r0 + (r1 - r0) * (natural - n0) / (n1 - n0)
-    return None
+@contextmanager
+def one_writer(path: Path) -> Iterator[None]:
+    """Processes that measure different methods of one seed wait for one another."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
-def table(fronts: Mapping[int, Mapping[str, list[Point]]], suite: str) -> str:
-    """Robust accuracy at three natural accuracies (mean ± sd over seeds), and against the best swept baseline."""
-    names = list(next(iter(fronts.values())))
-    rows = []
-    for name in [*names, "best of the swept baselines"]:
-        cells = []
-        for share in SHARES:
-            values = [_compared(found, name, share, suite) for found in fronts.values()]
-            known = [value for value in values if value is not None]
-            cells.append(_spread([value for value, _ in known]) + f" ({_spread([gap for _, gap in known], '+')})")
-        rows.append([name, *cells])
-    levels = {seed: _levels(found) for seed, found in fronts.items()}
-    at = [f"{statistics.mean(level[i] for level in levels.values()):.1f}" for i in range(len(SHARES))]
-    head = ["robust at natural (gap to the best baseline)", *at]
-    lines = [head, ["---"] * len(head), *rows]
-    points = [
-        f"  seed {seed}  {name}: " + ", ".join(f"{p.natural:.1f}/{p.robust[suite]:.1f}" for p in found[name])
-        for seed, found in fronts.items()
-        for name in names
-    ]
-    return "\n".join(["| " + " | ".join(line) + " |" for line in lines] + [""] + points)
-
-
-def _levels(found: Mapping[str, list[Point]]) -> list[float]:
-    start, end = found["AT, ε swept"][0].natural, found["half-half, β swept"][0].natural
-    return [start + share * (end - start) for share in SHARES]
-
-
-def _compared(found: Mapping[str, list[Point]], name: str, share: float, suite: str) -> tuple[float, float] | None:
-    natural = _levels(found)[SHARES.index(share)]
-    every = [p for title in BASELINES for p in found[title]]
-    best = robust_at(every, natural, suite)
-    ours = best if name not in found else robust_at(found[name], natural, suite)
-    return None if ours is None or best is None else (ours, ours - best)
-
-
-def _spread(values: Sequence[float], sign: str = "") -> str:
-    if not values:
-        return "–"
-    spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):{sign}.1f}{spread}"
+def tables(records: Path, setting: str, *, suites: Sequence[str], at: Sequence[float]) -> Iterator[FrontComparison]:
+    """A comparison of all records of a setting for each suite."""
+    files = sorted(records.glob(f"{setting}-s*.json"))
+    groups = {model.group for path in files for model in read_front_record(path).models}
+    for suite in suites:
+        yield generalist.fronts(files, suite=suite, at=at, baselines=[name for name in BASELINES if name in groups])
 
 
 if __name__ == "__main__":

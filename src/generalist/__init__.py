@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from generalist.runs.dial import Dial, dial
     from generalist.runs.evaluate import evaluate
     from generalist.runs.folder import Run, load
+    from generalist.runs.front import fronts
     from generalist.runs.modules import measure_modules
     from generalist.runs.report import write_report
     from generalist.runs.train import train
@@ -73,6 +74,7 @@ __all__ = [
     "compare",
     "dial",
     "evaluate",
+    "fronts",
     "load",
     "load_dataset",
     "load_model",
@@ -89,6 +91,7 @@ __all__ = [
 _HOMES = {
     "runs.evaluate": ("evaluate",),
     "runs.folder": ("Run", "load"),
+    "runs.front": ("fronts",),
     "runs.modules": ("measure_modules",),
     "recipes.catalogue": ("load_recipe",),
     "runs.compare": ("compare",),

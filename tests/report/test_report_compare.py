@@ -18,7 +18,7 @@ from generalist.recipes.shipped import recipe_parts
 from generalist.report.comparison import Comparison, check_alike, distinct_names, make_comparison, ranks
 from generalist.report.layouts import csv_text, latex_text, markdown_text, plain_text, terminal_tables
 from generalist.report.paper import PAPER_NAMES, network_of, paper_table
-from generalist.report.scatter import axis_floor, draw_scatter, pareto_front
+from generalist.report.scatter import axis_floor, draw_scatter
 
 C = "cifar10-resnet18"
 
@@ -307,11 +307,6 @@ def test_the_record_for_json(beside_table_one: Comparison) -> None:
     assert record["runs"][2]["cost"] is None
     assert record["runs"][2]["selected_by"] == "test"
     assert len(record["paper_only"]) == 13
-
-
-def test_the_pareto_front() -> None:
-    assert pareto_front([(1, 5), (2, 4), (2, 3), (3, 4), (0, 5), (4, 1)]) == [(1, 5), (3, 4), (4, 1)]
-    assert pareto_front([]) == []
 
 
 def test_a_point_far_below_does_not_press_the_others_together() -> None:

@@ -16,6 +16,7 @@ from generalist.cli.dial import dial_command
 from generalist.cli.doctor import doctor_command
 from generalist.cli.eval import eval_command
 from generalist.cli.explain import explain_command
+from generalist.cli.front import front_command
 from generalist.cli.importing import importing
 from generalist.cli.messages import complain
 from generalist.cli.modules import modules_command
@@ -39,6 +40,7 @@ app.command("train")(train_command)
 app.command("eval")(eval_command)
 app.command("compare")(compare_command)
 app.command("dial")(dial_command)
+app.command("front")(front_command)
 app.command("report")(report_command)
 app.command("explain")(explain_command)
 app.command("modules")(modules_command)
@@ -72,8 +74,8 @@ def _usage(error: Any) -> str:
 
 
 def _json_to_stdout(arguments: list[str]) -> list[str]:
-    """`eval`, `compare` or `dial … --json` without a file means standard output, as for the other commands."""
-    if arguments[:1] not in (["eval"], ["compare"], ["dial"]):
+    """`eval`, `compare`, `dial` or `front … --json` without a file means standard output, as for the other commands."""
+    if arguments[:1] not in (["eval"], ["compare"], ["dial"], ["front"]):
         return arguments
     following = [*arguments[1:], "--"]
     bare = [

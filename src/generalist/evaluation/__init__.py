@@ -6,6 +6,7 @@ red_flags   signs that a figure is not what it seems            standing   how f
 records     on disk, read back only if their figures check      identity   which model a figure belongs to
 probe       what a model takes and gives, before attacks        tradeoff   fronts of mixtures, and choosing a point
 glance      losses, and what a model says of a few images       curve      minimal distances, accuracy against ε
+fronts      interpolated, dominated, hypervolume                front_records  verdicts of one seed in a small file
 """
 
 from generalist.core.names import MEAN, SUITE_NAMES, UNION

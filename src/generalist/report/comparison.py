@@ -253,7 +253,8 @@ def _paper_rows(entries: Sequence[Entry], columns: Sequence[Column], paper: Pape
     return rows
 
 
-def _notes(entries: Sequence[Entry], paper: PaperTable | None) -> list[str]:
+def entry_warnings(entries: Sequence[Entry]) -> list[str]:
+    """What to beware of in the figures of runs, whatever they are compared by."""
     chosen = [entry.name for entry in entries if entry.selected_by == "test"]
     notes = []
     if chosen:
@@ -261,6 +262,11 @@ def _notes(entries: Sequence[Entry], paper: PaperTable | None) -> list[str]:
     old = [entry.name for entry in entries if entry.outdated]
     if old:
         notes.append(f"warning: its model is not the one that was evaluated, evaluate it again: {', '.join(old)}")
+    return notes
+
+
+def _notes(entries: Sequence[Entry], paper: PaperTable | None) -> list[str]:
+    notes = entry_warnings(entries)
     if paper is None:
         return notes
     matched = [entry for entry in entries if (entry.data, entry.network or "") in paper.rows]

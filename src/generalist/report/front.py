@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 
 from generalist.core.names import MEAN, UNION
 from generalist.evaluation import MixturePoint
+from generalist.evaluation.fronts import pareto_front
 from generalist.report.figures import GLOBAL, GREY, LEARNERS, PAPER, pictures, pretty_threat
-from generalist.report.scatter import Point, pareto_front, place_labels, within_percent
+from generalist.report.scatter import Point, place_labels, within_percent
 
 CHOSEN_COLOUR = "#000000"
 BESIDE_COLOUR = "#6a3d9a"

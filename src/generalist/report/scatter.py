@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
+from generalist.evaluation.fronts import pareto_front
 from generalist.report.comparison import NATURAL, UNIONS, Comparison, Row
 from generalist.report.figures import GLOBAL, PALETTE, PAPER, picture
 
@@ -74,15 +75,6 @@ def within_percent(limits: tuple[float, float]) -> tuple[float, float]:
     """No axis goes beyond what an accuracy can be; markers at its end are drawn whole."""
     low, high = limits
     return max(0.0, low), min(100.0, high)
-
-
-def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points that no other beats in one coordinate without losing in the other, from left to right."""
-    front: list[tuple[float, float]] = []
-    for point in sorted(set(points), reverse=True):
-        if not front or point[1] > front[-1][1]:
-            front.append(point)
-    return front[::-1]
 
 
 def axis_floor(values: Sequence[float]) -> float | None:

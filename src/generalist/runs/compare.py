@@ -2,7 +2,7 @@
 
 import shlex
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,16 +77,24 @@ def _class_names(folder: Path) -> list[str]:
 
 def _entries(runs: Sequence[Run | str | Path], suite: str | None) -> list[Entry]:
     folders = [run.folder if isinstance(run, Run) else Path(run) for run in runs]
-    found = [Run(folder) for folder in run_folders(folders)]
+    found = distinct_runs(run_folders(folders))
     places = [run.folder.resolve() for run in found]
-    for run, place in zip(found, places, strict=True):
-        if places.count(place) > 1:
-            raise UserError(f"{run.folder} is given twice")
-    chosen = _suite_name(suite, found) if suite else strongest_suite(found)
+    recorded = [name for run in found for name in run.recorded_suites]
+    chosen = suite_name(suite, recorded) if suite else strongest_suite(found)
     check_recorded(found, chosen)
     recipes = [run.recipe for run in found]
     names = distinct_names([recipe.name for recipe in recipes], places)
     return [entry_of(run, name, chosen) for run, name in zip(found, names, strict=True)]
+
+
+def distinct_runs(folders: Sequence[Path]) -> list[Run]:
+    """The runs of these folders, none of them twice."""
+    found = [Run(folder) for folder in folders]
+    places = [run.folder.resolve() for run in found]
+    for run, place in zip(found, places, strict=True):
+        if places.count(place) > 1:
+            raise UserError(f"{run.folder} is given twice")
+    return found
 
 
 def run_folders(paths: Sequence[Path], *, purpose: str = "compare") -> list[Path]:
@@ -102,11 +110,11 @@ def run_folders(paths: Sequence[Path], *, purpose: str = "compare") -> list[Path
     return [path for path in paths if path not in others]
 
 
-def _suite_name(given: str, runs: Sequence[Run]) -> str:
-    """A suite's name, shipped or recorded in some run, the YAML file of one, or module:callable."""
+def suite_name(given: str, recorded: Iterable[str]) -> str:
+    """A suite's name, shipped or recorded somewhere, the YAML file of one, or module:callable."""
     if Path(given).is_file() or is_reference(given):
         return load_suite(given).name
-    known = {*SUITE_NAMES, *(name for run in runs for name in run.recorded_suites)}
+    known = {*SUITE_NAMES, *recorded}
     if given not in known:
         raise unknown("suite", given, known)
     return given

@@ -11,11 +11,12 @@ import torch
 from torch import nn
 
 from generalist.core.errors import RunError, UserError, shown, unknown
-from generalist.core.files import user_path, write_atomically
+from generalist.core.files import fingerprint, user_path, write_atomically
 from generalist.core.threat import parse_fraction
 from generalist.data import sequential_batches
 from generalist.distributed import ranks
 from generalist.evaluation import Barrier, Flag, MixturePoint, Suite, SuiteResult, Wish, examine_model, load_suite
+from generalist.evaluation.front_records import packed
 from generalist.evaluation.glance import as_pixels
 from generalist.evaluation.tradeoff import barriers, choose, marked
 from generalist.mixing import MergeWeights, completed, lattice
@@ -386,11 +387,27 @@ class Dial:
 
         def write() -> None:
             try:
-                self.runs[0].write_dial({**self.record(), "examples": examples, **more})
+                self.runs[0].write_dial({**self.record(), "examples": examples, "judged": self._judged(), **more})
             except RunError as error:
                 warnings.warn(f"the dial's record is not kept: {error}", stacklevel=2)
 
         ranks.run_on_main(write)
+
+    def _judged(self) -> dict[str, Any]:
+        """The verdicts of all points, for `generalist front`, with digests of the images and of the attacks."""
+        bench = self._bench
+        stages = {stage.label: stage.spec() for stage in bench.suite.stages}
+
+        def bits(point: MixturePoint) -> dict[str, str]:
+            return {measure: packed(verdicts) for measure, verdicts in point.verdicts.items()}
+
+        return {
+            "data": bench.recipe.data.name,
+            "images_sha256": fingerprint([bench.dataset.validation.digest(), bench.images]),
+            "attacks_sha256": fingerprint([stages, bench.seed]),
+            "points": [bits(point) for point in self.points],
+            "beside": {next(iter(point.weights)): bits(point) for point in self.beside},
+        }
 
     def record(self) -> dict[str, Any]:
         """Everything but the verdicts, in JSON types."""

@@ -69,6 +69,8 @@ def _write(run: Run, bench: Bench, point: MixturePoint, model: Any, recipe: Reci
     save_model(model, run.model_file(), extra={**about, "dial": made_of})
     kept: dict[str, Any] = {key: first[key] for key in ("epochs", "steps", "parameters") if key in first}
     seconds = sum(source.summary["seconds"] for source in runs) + bench.seconds
+    if all("cost_in_at" in source.summary for source in runs):  # which summaries of earlier versions lack
+        kept["cost_in_at"] = round(sum(source.summary["cost_in_at"] for source in runs), 3)
     run.write_summary(
         {
             "recipe": recipe.name,

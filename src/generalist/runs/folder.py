@@ -6,7 +6,9 @@ import shutil
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +29,10 @@ from generalist.core.files import (
     write_json,
 )
 from generalist.core.names import CURVE
+from generalist.core.yaml_text import parse_yaml
 from generalist.distributed import ranks
 from generalist.evaluation import SuiteResult, read_curve, read_record
 from generalist.models import load_model, read_extra
-from generalist.recipes.catalogue import read_yaml
 from generalist.recipes.schema import (
     RUNTIME_FIELDS,
     Recipe,
@@ -46,6 +48,15 @@ GLOBAL = "global"
 """The name of the global model among the models of a run."""
 _RECIPE_DIGEST = "# digest: "
 """How the first line of a run's recipe.yaml begins."""
+
+
+@lru_cache(maxsize=1024)
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    """A recipe file; YAML is slow, and a run's recipe is asked for many times."""
+    raw = parse_yaml(text, str(path))
+    if not isinstance(raw, dict):
+        raise UserError(f"{path} must hold a mapping of recipe fields, got {type(raw).__name__}")
+    return raw
 
 
 class RunPaths:
@@ -208,8 +219,9 @@ class Run(RunPaths):
     @property
     def written_recipe(self) -> dict[str, Any]:
         """The recipe as its file has it, if the fields that decide results are as they were written."""
-        raw = read_yaml(self.recipe_file)
-        first, _, _ = read_text(self.recipe_file).partition("\n")
+        text = read_text(self.recipe_file)
+        raw = deepcopy(_parsed(self.recipe_file, text))
+        first, _, _ = text.partition("\n")
         marked = first.startswith(_RECIPE_DIGEST)
         if marked and first.removeprefix(_RECIPE_DIGEST).strip() != fingerprint(decisive(raw)):
             raise UserError(f"{self.recipe_file} was changed since the run was made (its digest differs); restore it")
