@@ -110,7 +110,7 @@ def _triangles(
     unit: str,
     value: Value,
 ) -> None:
-    """A panel per measure, a tile per mixture, the better the bluer; learners with an edge, what is beyond them small."""
+    """A panel per measure, a tile per mixture, the better the bluer; learners have an edge, those beyond are small."""
     alike = [point for point in points if not point.modules]
     weights = np.array([[point.weights[name] for name in names] for point in alike])
     places = weights @ CORNERS
@@ -121,24 +121,16 @@ def _triangles(
         values = np.array([value(point, measure) for point in alike])
         span = max(float(np.ptp(values)), 1e-9)
         good = (values - values.min()) / span if unit == ACCURACY else (values.max() - values) / span
-        for point, place, share, figure in zip(alike, places, good, values, strict=True):
+        for point, (x, y), share, figure in zip(alike, places.tolist(), good, values, strict=True):
             beyond, end = min(point.weights.values()) < 0, point.is_endpoint
             size = radius * (0.86 if beyond else 0.93 if end else 0.97)
             fill = tuple(1 - (0.08 + 0.8 * float(share)) * (1 - c) for c in (0.357, 0.624, 0.816))
             edge = {"ec": "black", "lw": 1.2} if end else {"ec": "none"}
-            axis.add_patch(RegularPolygon(tuple(place), 6, radius=size, fc=fill, in_layout=False, **edge))
+            axis.add_patch(RegularPolygon((x, y), 6, radius=size, fc=fill, in_layout=False, **edge))
             if len(alike) <= READABLE:
-                digits = 1 if unit == ACCURACY else 2
                 small = 7 if len(alike) <= 21 else 5
-                axis.text(
-                    float(place[0]),
-                    float(place[1]),
-                    f"{figure:.{digits}f}",
-                    ha="center",
-                    va="center",
-                    fontsize=small,
-                    in_layout=False,
-                )
+                words = f"{figure:.{1 if unit == ACCURACY else 2}f}"
+                axis.text(x, y, words, ha="center", va="center", fontsize=small, in_layout=False)
         for name, corner in zip(names, CORNERS, strict=True):
             above = corner[1] > 0
             height = places[:, 1].max() + 1.2 * radius if above else places[:, 1].min() - 1.2 * radius

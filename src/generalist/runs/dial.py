@@ -374,10 +374,9 @@ class Dial:
             title = f"{self.title}, {self._bench.suite.name}".replace(": ", "\n", 1)
             run, between = self.runs[0], f"{self._bench.recipe.name}: on the way between the learners, validation split"
             front = draw_front(self.points, title=title, chosen=chosen, beside=self.beside)
+            ways = draw_ways(self.points, title=between)
             files = {run.dial_figure(suffix): content for suffix, content in front.items()}
-            files |= {
-                run.ways_figure(suffix): content for suffix, content in draw_ways(self.points, title=between).items()
-            }
+            files |= {run.ways_figure(suffix): content for suffix, content in ways.items()}
             for path, content in files.items():
                 write_atomically(path, content)
             return list(files)

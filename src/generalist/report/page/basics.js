@@ -6,6 +6,8 @@ const escape = (text) => String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;",
 const fixed = (value, digits = 1) => (value === null || value === undefined ? "–" : value.toFixed(digits));
 const signed = (value) => (value < 0 ? `−${-value}` : `${value}`);
 const colour = (i) => `var(--c${i % 8})`;
+// Of measures: unattacked, then the threats.
+const measureColour = (i) => (i ? colour([0, 1, 6, 3][(i - 1) % 4]) : colour(7));
 const dashes = ["", "6 3", "2 2", "8 3 2 3"];
 const learnerColours = { natural: 1, linf: 0, l2: 2, l1: 3 };
 const colourOf = (name, names) => {

@@ -134,7 +134,7 @@ const lineChart = (width, { series, marks = [], verticals = [], chords = [], xLa
   const wide = Math.max(...series.map((s) => textWidth(s.name))) + 8;
   const beside = !along && wide <= 0.33 * width && series.length <= 8;
   const percent = `${title} ${yLabel}`.includes("%");
-  const ys = range(flat.map((p) => p[1]), { pad: verticals.length ? 0.16 : 0.06, most: percent ? 100 : Infinity, least: percent || zero ? 0 : -Infinity });
+  const ys = range(flat.map((p) => p[1]), { pad: verticals.length ? 0.16 : 0.06, most: percent ? (verticals.length ? 112 : 100) : Infinity, least: percent || zero ? 0 : -Infinity });
   if (zero) ys[0] = 0;
   const f = frame(width, { xs: xRange || range(flat.map((p) => p[0]), { pad: 0.01 }), ys, xLabel, yLabel, title, label, right: beside && series.length > 1 ? wide : 16 });
   for (const m of marks) f.parts.push(`<line x1="${f.x(m)}" x2="${f.x(m)}" y1="${f.top}" y2="${f.bottom}" class="mark"><title>redistribution after epoch ${m}</title></line>`);
@@ -158,8 +158,8 @@ const labelsAtEnds = (series, f) => {
       const short = 14 - (ends[i].y - ends[i - 1].y);
       if (short > 0) { ends[i - 1].y -= short / 2; ends[i].y += short / 2; }
     }
-    const below = ends[ends.length - 1].y - f.bottom + 2;
-    if (below > 0) ends[ends.length - 1].y -= below;
+    ends[0].y = Math.max(ends[0].y, f.top + 2);
+    ends[ends.length - 1].y = Math.min(ends[ends.length - 1].y, f.bottom - 2);
   }
   return ends.map((e) => `<text class="halo" x="${f.right + 6}" y="${e.y + 4}" style="fill:${e.colour}">${escape(e.name)}</text>`).join("");
 };

@@ -39,11 +39,11 @@ const makeDial = (box, dial) => {
   };
   const showClasses = (point) => {
     $(".classbars", box).innerHTML = dial.classes.map((name, k) => {
-      const rows = measures.map(([m], i) => `<i style="--v:${point.by_class[m][k] ?? 0}%;background:${colour(i ? i + 3 : 7)}"></i>`).join("");
+      const rows = measures.map(([m], i) => `<i style="--v:${point.by_class[m][k] ?? 0}%;background:${measureColour(i)}"></i>`).join("");
       const said = measures.map(([m, label]) => `${label} ${fixed(point.by_class[m][k])} %`).join(", ");
       return `<span>${escape(name)}</span><div class="rows" role="img" aria-label="${escape(`${name}: ${said}`)}" title="${escape(said)}">${rows}</div>`;
     }).join("");
-    $(".classes", box).innerHTML = measures.map(([, name], i) => `<span><i style="background:${colour(i ? i + 3 : 7)}"></i>${escape(name)}</span>`).join("");
+    $(".classes", box).innerHTML = measures.map(([, name], i) => `<span><i style="background:${measureColour(i)}"></i>${escape(name)}</span>`).join("");
   };
   const showPictures = (point) => {
     const cell = (src, label, [what, sure], name) => {
@@ -98,8 +98,8 @@ const showWays = (box, dial, measures) => {
       const along = alike.filter((p) => dial.endpoints.every((e) => e === a || e === b || p.weights[e] === 0)).sort((p, q) => p.weights[b] - q.weights[b]);
       const start = along.find((p) => p.endpoint === a), end = along.find((p) => p.endpoint === b);
       if (along.length < 3 || !start || !end) return;
-      const series = measures.map(([m, name], k) => ({ name, colour: colour(k ? k + 3 : 7), dots: true, points: along.map((p) => [p.weights[b], value(p, m)]) }));
-      const chords = measures.map(([m], k) => ({ from: [0, value(start, m)], to: [1, value(end, m)], colour: colour(k ? k + 3 : 7) }));
+      const series = measures.map(([m, name], k) => ({ name, colour: measureColour(k), dots: true, points: along.map((p) => [p.weights[b], value(p, m)]) }));
+      const chords = measures.map(([m], k) => ({ from: [0, value(start, m)], to: [1, value(end, m)], colour: measureColour(k) }));
       const last = along[along.length - 1].weights[b];
       const said = `${unit} between ${a} and ${b}. ${measures.map(([m, name]) => `${name}: ${along.map((p) => fixed(value(p, m), loss ? 2 : 1)).join(", ")}`).join("; ")}`;
       addChart(host, (width) => lineChart(width, { series, chords, verticals: last > 1.001 ? [[1, b]] : [], zero: loss, title: `${a} → ${b}`, xLabel: `weight of ${b}, the rest ${a}`, yLabel: unit, label: said }));

@@ -85,8 +85,8 @@ def _group(entries: Sequence[Entry], paper: PaperTable | None, seedless: Mapping
 
 
 def _label(name: str, threat: str, attack: str) -> str:
-    if name == COST:
-        return "training (s)"
+    if name in (COST, NATURAL):
+        return "training (s)" if name == COST else "unattacked"
     return name if not attack or name in (MEAN, UNION) else f"{attack} {pretty(threat)}"
 
 

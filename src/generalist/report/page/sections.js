@@ -102,6 +102,7 @@ const showCorruptions = () => {
   if (view.startsWith("run ")) {
     const { name, ood } = corrupted[+view.slice(4)];
     table($("#ood"), {
+      kind: "bars",
       heads: ["corruption", "severity 1", "2", "3", "4", "5", "mean"],
       rows: Object.entries(ood.corruptions).map(([c, row]) => [words(c), ...row.map(heat), heat(row.reduce((a, b) => a + b, 0) / row.length)]),
       foot: [["mean", ...ood.means.map(heat), heat(ood.mean)]],
@@ -115,6 +116,7 @@ const showCorruptions = () => {
   if (corrupted.some((run) => run.ood.sequences_accuracy !== null)) foot.push(["sequences, mean over frames", ...corrupted.map((run) => heat(run.ood.sequences_accuracy))]);
   if (corrupted.some((run) => run.ood.flip_rate !== null)) foot.push(["sequences, flip rate", ...corrupted.map((run) => `<td>${fixed(run.ood.flip_rate, 2)}</td>`)]);
   table($("#ood"), {
+    kind: "bars",
     heads: ["corruption", ...corrupted.map((run) => run.name)],
     rows: names.map((name) => [words(name), ...corrupted.map((run) => heat(run.ood.corruptions[name]?.[level]))]),
     foot,
