@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_cases import SMALL, Cli, Outcome
-from report_cases import write_corruptions
+from report_cases import CORRUPTIONS, page_data
 
 from generalist.cli.main import main
+from generalist.report.page.measured import corruptions_view
+from generalist.report.page.rendering import render
 from generalist.runs.dial import dial as dial_runs
 from generalist.runs.evaluate import evaluate
 from generalist.runs.folder import Run
@@ -57,9 +59,12 @@ def reported(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = dial_runs(attacked, points=6, images=20)
     found.keep(chosen={**found.pick().record(), "rule": "most", "red_flags": []})
     evaluate(attacked, images=30)
-    write_corruptions(attacked.folder)
     with pytest.warns(UserWarning, match="has no record of suite pgd20"):
-        return write_report([attacked, other], place / "page.html", images=20)
+        page = write_report([attacked, other], place / "page.html", images=20)
+    data = page_data(page)
+    data["runs"][0]["ood"] = corruptions_view(CORRUPTIONS)
+    page.write_text(render(data))
+    return page
 
 
 @pytest.fixture

@@ -1,12 +1,9 @@
-"""What a page holds, and a record of corruptions for it."""
+"""What a page holds."""
 
 import json
 import re
 from pathlib import Path
 from typing import Any
-
-from generalist import Run
-from generalist.core.files import sealed
 
 
 def page_data(path: Path) -> dict[str, Any]:
@@ -16,11 +13,9 @@ def page_data(path: Path) -> dict[str, Any]:
     return data
 
 
-def write_corruptions(folder: Path, **changed: Any) -> Path:
-    """A record as the page expects it."""
-    table = {"fog": [90.0, 80.0, 70.0, 60.0, 50.0], "jpeg_compression": [95.0, 94.0, 93.0, 92.0, 91.0]}
-    path = Run(folder).record_file("ood")
-    path.write_text(
-        json.dumps(sealed({"suite": "ood", "images": 20, "corruptions": table, "flip_rate": 0.1} | changed))
-    )
-    return path
+CORRUPTIONS = {
+    "images": 20,
+    "corruptions": {"fog": [90, 80, 70, 60, 50], "jpeg_compression": [95, 94, 93, 92, 91]},
+    "extra_corruptions": {"spatter": [50, 40, 30, 20, 10]},
+    "flip_rate": 0.1,
+}

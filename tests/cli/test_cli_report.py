@@ -3,14 +3,14 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cli_cases import Cli
-from report_cases import page_data, write_corruptions
+from report_cases import page_data
 
 from compare_cases import record, write_run
 from generalist import Run
+from generalist.core.files import sealed
 
 FEW = ("--points", "6", "--images", "20", "--quiet")
 
@@ -75,17 +75,22 @@ def test_a_broken_record_is_named_and_left_out(cli: Cli, copied: Path, tmp_path:
     assert "not been attacked yet" in data["lead"][-1]
 
 
-@pytest.mark.parametrize("changed", [{"corruptions": {}}, {"corruptions": {"fog": [1, 2]}}, {"images": None}])
-def test_corruptions_of_another_kind_are_named_and_left_out(
-    cli: Cli, copied: Path, tmp_path: Path, changed: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("text", ["{", "[]", json.dumps(sealed({"suite": "ood", "images": 1, "corruptions": {}}))])
+def test_a_broken_measurement_is_told_and_left_out(cli: Cli, copied: Path, tmp_path: Path, text: str) -> None:
     (copied / "evaluations").mkdir(exist_ok=True)
-    write_corruptions(copied, **changed)
+    Run(copied).record_file("ood").write_text(text)
     assert cli("report", copied, "--out", tmp_path / "page.html", "--images", "0", "--quiet").code == 0
     data = page_data(tmp_path / "page.html")
     assert data["runs"][0]["ood"] is None
-    (warning,) = data["warnings"]
-    assert "corruptions" in warning
+    assert len(data["warnings"]) == 1
+
+
+def test_a_dial_of_another_version_is_named_and_left_out(cli: Cli, copied: Path, tmp_path: Path) -> None:
+    Run(copied).write_dial({"points": []})
+    assert cli("report", copied, "--out", tmp_path / "page.html", "--images", "0", "--quiet").code == 0
+    data = page_data(tmp_path / "page.html")
+    assert data["dials"] == []
+    assert "dial the run again" in data["warnings"][0]
 
 
 def test_a_broken_dial_is_named_and_left_out(cli: Cli, copied: Path, tmp_path: Path) -> None:
@@ -107,6 +112,7 @@ def test_a_mixture_of_the_dial_is_called_one(cli: Cli, copied: Path, tmp_path: P
     assert "was mixed by the dial" in data["lead"][0]
     assert data["runs"][0]["about"].startswith("mixture by the dial: ")
     assert data["runs"][0]["curves"]["panels"] == {}
+    assert data["runs"][0]["commands"][0].startswith("generalist dial ")
 
 
 def test_fifty_runs_with_seeds_make_one_page(cli: Cli, copied: Path, tmp_path: Path) -> None:

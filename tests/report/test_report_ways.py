@@ -9,6 +9,7 @@ from generalist.evaluation import MixturePoint
 from generalist.evaluation.glance import Glance
 from generalist.mixing import MergeWeights, lattice
 from generalist.report.ways import draw_ways, way
+from run_cases import rendered_figures
 
 LINF, L2 = "linf:8/255", "l2:1/2"
 
@@ -44,11 +45,11 @@ def test_two_ends_without_a_mixture_between_them_have_no_way():
         (points(["linf", "natural", "l2"], 10, beyond="3/2"), ["linf → l2", "natural → l2", "cross-entropy"], []),
         (points(["linf", "l2"], 5), ["linf → l2", "weight of l2, the rest linf"], ["natural → l2"]),
         (points(["linf", "natural", "l2"], 6, losses=False), ["linf → l2", "accuracy (%)"], ["cross-entropy"]),
-        (points(["a", "b", "c", "d"], 10), ["a → b", "c → d"], []),
+        (points(["a", "b", "c", "d"], 10, losses=False), ["a → b", "c → d"], []),
     ],
 )
 def test_the_picture_has_a_panel_for_each_pair(found, said, unsaid):
-    with pytest.MonkeyPatch.context() as patch:
+    with rendered_figures(), pytest.MonkeyPatch.context() as patch:
         patch.setattr("generalist.report.ways.PAPER", {"svg.fonttype": "none"})
         files = draw_ways(found, title="mine")
     assert files[".png"].startswith(b"\x89PNG")

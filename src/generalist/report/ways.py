@@ -6,11 +6,12 @@ from itertools import combinations
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import SubFigure
 from matplotlib.patches import RegularPolygon
 
 from generalist.evaluation import MixturePoint
 from generalist.evaluation.glance import NATURAL
+from generalist.report import figures
 from generalist.report.figures import GREY, PAPER, picture, pretty_threat
 
 COLOURS = ("#5F6870", "#0072B2", "#B84A00", "#5D3A9B")
@@ -54,7 +55,7 @@ def draw_ways(points: Sequence[MixturePoint], *, title: str) -> dict[str, bytes]
     with matplotlib.rc_context({**PAPER, "svg.hashsalt": "generalist"}):
         wide = max(len(pairs), len(measures) if tiled else 0)
         height = 2.5 * len(rows) + (2.7 * len(rows) if tiled else 0)
-        figure = Figure(figsize=(max(4.6, 3.0 * wide), height + 0.5), layout="constrained")
+        figure = figures.Figure(figsize=(max(4.6, 3.0 * wide), height + 0.5), layout="constrained")
         parts = figure.subfigures(len(rows) * (2 if tiled else 1), 1, squeeze=False)[:, 0]
         for place, (unit, value) in enumerate(rows):
             _lines(parts[place * (2 if tiled else 1)], points, pairs, measures, unit, value)

@@ -103,7 +103,7 @@ class _Collected:
         places = [run.folder.resolve() for run in runs]
         self.names = distinct_names([_short(recipe) for recipe in self.recipes], places)
         self.warnings: list[str] = []
-        self.mixtures = [self._read(partial(_mixture, run)) or "" for run in runs]
+        self.mixtures = [(self._read(partial(_made_of, run)) or {}).get("mixture", "") for run in runs]
 
     def page(self, suite: str | None, paper: PaperTable | None, images: int) -> dict[str, Any]:
         """All that the template and the scripts show, in JSON types."""
@@ -185,8 +185,8 @@ class _Collected:
             "classes": self._read(lambda: classes_view(record, look, names)),
             "confusions": confusions_view(look) if look else [],
             "examples": examples_view(look) if look else [],
-            "ood": self._measured(run, OOD, lambda: corruptions_view(run.analysis(OOD))),
-            "curve": self._measured(run, CURVE, lambda: curve_view(run.curve_record())),
+            "ood": self._measured(run, OOD, corruptions_view),
+            "curve": self._measured(run, CURVE, curve_view),
             "cost": cost_view(summary or {}, record),
             "flags": [flag["message"] for flag in record.get("red_flags", [])],
             "notes": list(record.get("notes", [])),
@@ -198,9 +198,12 @@ class _Collected:
             "checksums": self._read(lambda: _checksums(run, record)) or {},
         }
 
-    def _measured(self, run: Run, suite: str, read: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+    def _measured(
+        self, run: Run, suite: str, view: Callable[[Mapping[str, Any]], dict[str, Any]]
+    ) -> dict[str, Any] | None:
         """A measurement other than an attack, if the run has it."""
-        found: dict[str, Any] | None = self._read(read) if run.record_file(suite).is_file() else None
+        there = run.record_file(suite).is_file()
+        found: dict[str, Any] | None = self._read(lambda: view(run.analysis(suite))) if there else None
         return found
 
 
@@ -223,26 +226,35 @@ def _dial(name: str, run: Run) -> dict[str, Any] | None:
     record = run.dial_record
     if record is None:
         return None
-    return {"name": name, "python": dial_call(str(run.folder), record), **dial_view(record)}
+    try:
+        return {"name": name, "python": dial_call(str(run.folder), record), **dial_view(record)}
+    except (KeyError, TypeError, ValueError):
+        raise UserError(f"{run.dial_record_file} is not as this version writes it; dial the run again") from None
 
 
-def _mixture(run: Run) -> str:
-    """What a dial mixed it of, as its card says; nothing for a run that was trained."""
+def _made_of(run: Run) -> dict[str, Any]:
+    """What a dial mixed it of and how it was chosen, as its card says; nothing for a run that was trained."""
     model = run.model_file()
     made = read_extra(model.with_suffix("")).get("dial") if model.is_file() else None
-    return str(made.get("mixture", "")) if isinstance(made, dict) else ""
+    return made if isinstance(made, dict) and {"mixture", "endpoints", "chosen"} <= made.keys() else {}
 
 
 def _environment(run: Run) -> dict[str, str]:
     found = run.environment
+    versions = found.get("versions")
     plain = {key: value for key, value in found.items() if isinstance(value, str | int | float) and value != ""}
-    return {key: str(value) for key, value in {**found.get("versions", {}), **plain}.items()}
+    return {key: str(value) for key, value in {**(versions if isinstance(versions, dict) else {}), **plain}.items()}
 
 
 def _commands(run: Run, record: Mapping[str, Any]) -> list[str]:
     """What made the run and its record, as far as the folder tells."""
     typed = run.environment.get("command")
     commands = [shlex.join(["generalist", *map(str, typed[1:])])] if isinstance(typed, list) and len(typed) > 1 else []
+    made_of = _made_of(run)
+    if made_of:
+        sources = dict.fromkeys(str(one["run"]) for one in made_of["endpoints"].values())
+        dialled = shlex.join(["generalist", "dial", *sources, "--export", str(run.folder)])
+        commands.append(f"{dialled}  # {made_of['mixture']}, chosen by: {made_of['chosen']['rule']}")
     if record:
         threats = [threat for threat in record["per_image"] if threat != NATURAL]
         own = [str(threat) for threat in run.recipe.validation.threats]

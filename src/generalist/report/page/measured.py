@@ -16,19 +16,28 @@ def corruptions_view(record: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         record: `corruptions` has the accuracies in % at the severities 1 to 5 by the corruption's name, `images` how
-            many images were corrupted. `severity5` and `mean`, the means at severity 5 and over all severities, are
-            recomputed. `sequences_accuracy` (mean over the frames, in %) and `flip_rate` may be there.
+            many images were corrupted. There may be `extra_corruptions` in the same form, which do not count in the
+            means, `sequences_accuracy` (mean over the frames, in %) and `flip_rate` (in %).
     """
     try:
-        table = {str(name): [float(value) for value in row] for name, row in record["corruptions"].items()}
+        table, extra = (
+            {str(name): [float(value) for value in row] for name, row in rows.items()}
+            for rows in (record["corruptions"], record.get("extra_corruptions", {}))
+        )
         images = int(record["images"])
         sequences = {key: record.get(key) for key in ("sequences_accuracy", "flip_rate")}
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise UserError("the record of corruptions is not as this version writes it; measure it again") from None
-    if not table or any(len(row) != SEVERITIES for row in table.values()):
-        raise UserError(f"the record of corruptions lacks severities: each has {SEVERITIES}; measure it again")
+        raise UserError("a record of corruptions is not as this version writes it; measure them again") from None
+    if not table or any(len(row) != SEVERITIES for row in (*table.values(), *extra.values())):
+        raise UserError(f"a record of corruptions lacks severities, of which each has {SEVERITIES}; measure them again")
     means = [sum(row[level] for row in table.values()) / len(table) for level in range(SEVERITIES)]
-    return {"corruptions": table, "images": images, "means": means, "mean": sum(means) / SEVERITIES, **sequences}
+    return {
+        "corruptions": table | {f"{name} (extra)": row for name, row in extra.items()},
+        "images": images,
+        "means": means,
+        "mean": sum(means) / SEVERITIES,
+        **sequences,
+    }
 
 
 def curve_view(record: Mapping[str, Any]) -> dict[str, Any]:

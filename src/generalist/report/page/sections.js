@@ -114,13 +114,13 @@ const showCorruptions = () => {
   const names = [...new Set(corrupted.flatMap((run) => Object.keys(run.ood.corruptions)))];
   const foot = [["mean", ...corrupted.map((run) => heat(run.ood.means[level]))], ["mean over all severities", ...corrupted.map((run) => heat(run.ood.mean))]];
   if (corrupted.some((run) => run.ood.sequences_accuracy !== null)) foot.push(["sequences, mean over frames", ...corrupted.map((run) => heat(run.ood.sequences_accuracy))]);
-  if (corrupted.some((run) => run.ood.flip_rate !== null)) foot.push(["sequences, flip rate", ...corrupted.map((run) => `<td>${fixed(run.ood.flip_rate, 2)}</td>`)]);
+  if (corrupted.some((run) => run.ood.flip_rate !== null)) foot.push(["sequences, flip rate", ...corrupted.map((run) => `<td>${fixed(run.ood.flip_rate)}</td>`)]);
   table($("#ood"), {
     kind: "bars",
     heads: ["corruption", ...corrupted.map((run) => run.name)],
     rows: names.map((name) => [words(name), ...corrupted.map((run) => heat(run.ood.corruptions[name]?.[level]))]),
     foot,
-    caption: `Accuracy in % at severity ${view} of 5, first ${corrupted[0].ood.images} test images`,
+    caption: `Accuracy in % at severity ${view} of 5, and how often the answer changes from frame to frame in %; first ${corrupted[0].ood.images} test images`,
   });
 };
 if (corrupted.length) {
