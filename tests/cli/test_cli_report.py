@@ -57,9 +57,15 @@ def test_a_run_that_was_only_trained_has_a_page_that_says_what_is_missing(
     assert (data["groups"], data["dials"], data["gallery"], data["warnings"]) == ([], [], [], [])
     assert "not been attacked yet" in data["lead"][1]
     text = (tmp_path / "page.html").read_text()
+    assert not data["runs"][0]["about"].endswith("(not finished)")
     for words in ("These runs have not been attacked", "--suite ood", "--suite curve", "No model was looked at"):
         assert words in text
     assert data["runs"][0]["commands"][0].startswith("generalist ")
+    (copied / "summary.json").unlink()
+    assert cli("report", copied, "--out", tmp_path / "page.html", "--images", "0", "--quiet").code == 0
+    (run,) = page_data(tmp_path / "page.html")["runs"]
+    assert run["about"].endswith("(not finished)")
+    assert run["cost"]["seconds"] is None
 
 
 def test_a_broken_record_is_named_and_left_out(cli: Cli, copied: Path, tmp_path: Path) -> None:

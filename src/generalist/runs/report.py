@@ -117,7 +117,8 @@ class _Collected:
         abouts, shared = shared_ending([recipe.description for recipe in self.recipes])
         rows = [self._run(name, run, entries.get(name), looks.get(name)) for name, run in self._named()]
         for row, about, mixture in zip(rows, abouts, self.mixtures, strict=True):
-            row["about"] = f"mixture by the dial: {mixture}" if mixture else about
+            ended = about if row["finished"] else f"{about} (not finished)"
+            row["about"] = f"mixture by the dial: {mixture}" if mixture else ended
         return {
             "title": title(self.names, data),
             "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -191,6 +192,7 @@ class _Collected:
             "flags": [flag["message"] for flag in record.get("red_flags", [])],
             "notes": list(record.get("notes", [])),
             "evaluated": bool(record),
+            "finished": bool(summary),
             "selected_by": (summary or {}).get("selected_by", recipe.select),
             "recipe": yaml.safe_dump(run.written_recipe, sort_keys=False, allow_unicode=True),
             "environment": self._read(lambda: _environment(run)) or {},

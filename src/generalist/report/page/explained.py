@@ -26,9 +26,9 @@ def classes_view(record: Mapping[str, Any], look: Explanation | None, classes: S
     """Accuracy by class: of the record where there is one, else of the images that were looked at."""
     if record:
         found = classwise(record, classes=classes)
-        source = f"first {len(found.labels)} test images, suite {record['suite']}"
+        source = f"first {len(found.labels)} test images of {record.get('data', 'the data')}, suite {record['suite']}"
     elif look:
-        found, source = look.classwise, f"first {len(look.labels)} test images, {look.attack}"
+        found, source = look.classwise, f"first {len(look.labels)} test images of {look.about['data']}, {look.attack}"
     else:
         return None
     accuracy = {view_name(measure): values for measure, values in found.record()["classes"].items()}

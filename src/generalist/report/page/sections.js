@@ -69,21 +69,24 @@ $("#curve-run").value = page.runs.reduce((best, run, i) => (lines(run) > lines(p
 $("#curve-run").addEventListener("change", showCurves);
 showCurves();
 
-// Accuracy by class, a column per run.
+// Accuracy by class, a column per run; a table for each set of images.
 const withClasses = page.runs.filter((run) => run.classes);
 const showClassTable = () => {
-  const measure = $("#class-measure").value;
-  const names = withClasses[0].classes.names;
-  const like = withClasses.filter((run) => run.classes.names.length === names.length && measure in run.classes.accuracy);
+  const measure = $("#class-measure").value, host = $("#class-table");
+  const having = withClasses.filter((run) => measure in run.classes.accuracy);
   const cell = (value) => `<td class="meter" style="--v:${value ?? 0}%" data-value="${value ?? ""}">${fixed(value)}</td>`;
   const worst = (run) => Math.min(...run.classes.accuracy[measure].filter((v) => v !== null));
-  table($("#class-table"), {
-    kind: "bars",
-    heads: ["class", ...like.map((run) => run.name)],
-    rows: names.map((name, k) => [name, ...like.map((run) => cell(run.classes.accuracy[measure][k]))]),
-    foot: [["weakest class", ...like.map((run) => `<td>${fixed(worst(run))}</td>`)]],
-    caption: `Accuracy by class in %, ${measure === "unattacked" ? measure : `under ${measure}`}: ${like[0].classes.of}`,
-  });
+  host.innerHTML = "";
+  for (const images of new Set(having.map((run) => run.classes.of))) {
+    const like = having.filter((run) => run.classes.of === images);
+    table(host.appendChild(document.createElement("div")), {
+      kind: "bars",
+      heads: ["class", ...like.map((run) => run.name)],
+      rows: like[0].classes.names.map((name, k) => [name, ...like.map((run) => cell(run.classes.accuracy[measure][k]))]),
+      foot: [["weakest class", ...like.map((run) => `<td>${fixed(worst(run))}</td>`)]],
+      caption: `Accuracy by class in %, ${measure === "unattacked" ? measure : `under ${measure}`}: ${images}`,
+    });
+  }
 };
 if (withClasses.length) {
   const measures = [...new Set(withClasses.flatMap((run) => Object.keys(run.classes.accuracy)))];
