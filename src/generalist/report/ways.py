@@ -12,7 +12,7 @@ from matplotlib.patches import RegularPolygon
 from generalist.evaluation import MixturePoint
 from generalist.evaluation.glance import NATURAL
 from generalist.report import figures
-from generalist.report.figures import GREY, PAPER, picture, pretty_threat
+from generalist.report.figures import GREY, PAPER, pictures, pretty_threat
 
 COLOURS = ("#5F6870", "#0072B2", "#B84A00", "#5D3A9B")
 """Of the measures: unattacked, then the threats."""
@@ -64,7 +64,7 @@ def draw_ways(points: Sequence[MixturePoint], *, title: str) -> dict[str, bytes]
         figure.suptitle(title)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # which takes longer than both files
-        return {f".{kind}": picture(figure, kind) for kind in ("png", "svg")}
+        return pictures(figure)
 
 
 def _accuracy(point: MixturePoint, measure: str) -> float:
