@@ -31,7 +31,7 @@ $(READY): pyproject.toml constraints.txt
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps adv-lib
 	@touch $@
 
-demo: $(READY) ## train NT, AT, AT-ℓ2 and two Generalists on digits, dial the late one, print the trade-off (a few minutes)
+demo: $(READY) ## train NT, AT, AT-ℓ2 and two Generalists on digits, dial the late one, write a page about all (a few minutes)
 	@rm -rf $(RUNS)
 	$(BIN)/generalist train digits-nt --set select=last --out $(RUNS)/nt
 	$(BIN)/generalist train digits-at --set select=last --out $(RUNS)/at
@@ -42,7 +42,8 @@ demo: $(READY) ## train NT, AT, AT-ℓ2 and two Generalists on digits, dial the 
 		$(addprefix --beside $(RUNS)/,nt at at-l2 generalist-t)
 	$(BIN)/generalist eval $(addprefix $(RUNS)/,nt at at-l2 generalist-t late-t) --global
 	$(BIN)/generalist compare $(addprefix $(RUNS)/,nt at at-l2 generalist-t late-t late-t-dial)
-	@echo "figures: $(RUNS)/late-t/figures/dial.png and $(RUNS)/*/figures/*.png"
+	@echo "figures: $(RUNS)/late-t/figures/dial.png, dial-ways.png and $(RUNS)/*/figures/*.png"
+	$(BIN)/generalist report $(addprefix $(RUNS)/,nt at at-l2 generalist-t late-t late-t-dial) --out $(RUNS)/report.html
 
 # Fast-AT ends early where its watch finds that it has overfitted: there is nothing of it to compare then.
 methods: $(READY) ## every method on digits, attacked by APGD-CE and APGD-T, as one table (resumable)

@@ -25,6 +25,10 @@ FLAGS = [
 ]  # fmt: skip
 
 
+KEYS = {"ArrowRight": 39, "ArrowLeft": 37}
+"""Keys by their virtual codes."""
+
+
 class Browser:
     def __init__(self, address: str, session: str) -> None:
         self._base = f"{address}/session/{session}"
@@ -39,6 +43,11 @@ class Browser:
     def command(self, name: str, **parameters: Any) -> Any:
         """One of the DevTools."""
         return _ask("POST", f"{self._base}/goog/cdp/execute", {"cmd": name, "params": parameters})
+
+    def press(self, key: str) -> None:
+        """A key, on what has the focus."""
+        for kind in ("keyDown", "keyUp"):
+            self.command("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=KEYS[key])
 
     def resize(self, width: int, height: int) -> None:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}

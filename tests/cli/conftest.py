@@ -9,9 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from cli_cases import SMALL, Cli, Outcome
+from report_cases import CORRUPTIONS, page_data
 
 from generalist.cli.main import main
+from generalist.report.page.measured import corruptions_view
+from generalist.report.page.rendering import render
+from generalist.runs.dial import dial as dial_runs
+from generalist.runs.evaluate import evaluate
 from generalist.runs.folder import Run
+from generalist.runs.report import write_report
 from generalist.runs.train import train
 from run_cases import rendered_figures
 
@@ -43,6 +49,22 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def copied(trained: Run, tmp_path: Path) -> Path:
     """A copy of that run to do harm to."""
     return Path(shutil.copytree(trained.folder, tmp_path / "small-t"))
+
+
+@pytest.fixture(scope="session")
+def reported(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a run that was attacked and dialled, and of a second one that was only trained."""
+    place = tmp_path_factory.mktemp("reported")
+    attacked, other = (Run(shutil.copytree(trained.folder, place / name)) for name in ("attacked", "other"))
+    found = dial_runs(attacked, points=6, images=20)
+    found.keep(chosen={**found.pick().record(), "rule": "most", "red_flags": []})
+    evaluate(attacked, images=30)
+    with pytest.warns(UserWarning, match="has no record of suite pgd20"):
+        page = write_report([attacked, other], place / "page.html", images=20)
+    data = page_data(page)
+    data["runs"][0]["ood"] = corruptions_view(CORRUPTIONS)
+    page.write_text(render(data))
+    return page
 
 
 @pytest.fixture

@@ -1,50 +1,36 @@
 """`generalist report`: one page that needs nothing else, whatever the folders hold."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
 import pytest
 from cli_cases import Cli
+from report_cases import page_data
 
-import generalist
-from browser import Browser, browser, needs_browser
+from compare_cases import record, write_run
 from generalist import Run
+from generalist.core.files import sealed
 
 FEW = ("--points", "6", "--images", "20", "--quiet")
 
 
-def page_data(path: Path) -> dict:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(), re.S)
-    assert found is not None
-    return json.loads(found.group(1))
-
-
-@pytest.fixture(scope="module")
-def reported(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a run that was attacked and dialled, and of a second one that was only trained."""
-    place = tmp_path_factory.mktemp("reported")
-    attacked, other = (Run(shutil.copytree(trained.folder, place / name)) for name in ("attacked", "other"))
-    dial = generalist.dial(attacked, points=6, images=20)
-    dial.keep(chosen={**dial.pick().record(), "rule": "most", "red_flags": []})
-    generalist.evaluate(attacked, images=30)
-    with pytest.warns(UserWarning, match="has no record of suite pgd20"):
-        return generalist.write_report([attacked, other], place / "page.html", images=20)
-
-
 def test_the_page_has_the_figures_of_the_records(reported: Path) -> None:
     data = page_data(reported)
-    record = json.loads((reported.parent / "attacked" / "evaluations" / "global-pgd20.json").read_text())
+    kept_record = json.loads((reported.parent / "attacked" / "evaluations" / "global-pgd20.json").read_text())
     (row,) = data["groups"][0]["rows"]
-    assert row["values"]["natural"] == record["natural"]
+    assert row["values"]["natural"] == kept_record["natural"]
     (dial,) = data["dials"]
     kept = json.loads((reported.parent / "attacked" / "dial" / "last.json").read_text())
     assert [point["natural"] for point in dial["points"]] == [point["natural"] for point in kept["points"]]
     assert dial["points"][dial["chosen"]]["weights"] == kept["chosen"]["weights"]
     assert all(len(point["said"]) == len(dial["pictures"]) for point in dial["points"])
     assert any("other has no record of suite pgd20" in line for line in data["warnings"])
-    assert [run["flags"] for run in data["runs"]][1] == []
+    first, second = data["runs"]
+    assert (first["evaluated"], second["evaluated"]) == (True, False)
+    assert first["ood"]["means"][4] == 70.5
+    assert {"recipe", "model global", "record"} <= first["checksums"].keys()
+    assert first["checksums"]["recipe"] == Run(reported.parent / "attacked").identity
 
 
 def test_class_accuracies_and_losses_of_points_are_those_of_their_verdicts(reported: Path) -> None:
@@ -62,17 +48,55 @@ def test_a_page_asks_nothing_of_the_network(reported: Path) -> None:
     assert "default-src 'none'" in text
 
 
+def test_a_run_that_was_only_trained_has_a_page_that_says_what_is_missing(
+    cli: Cli, copied: Path, tmp_path: Path
+) -> None:
+    outcome = cli("report", copied, "--out", tmp_path / "page.html", "--images", "0", "--quiet")
+    assert (outcome.code, outcome.err) == (0, "")
+    data = page_data(tmp_path / "page.html")
+    assert (data["groups"], data["dials"], data["gallery"], data["warnings"]) == ([], [], [], [])
+    assert "not been attacked yet" in data["lead"][1]
+    text = (tmp_path / "page.html").read_text()
+    assert not data["runs"][0]["about"].endswith("(not finished)")
+    for words in ("These runs have not been attacked", "--suite ood", "--suite curve", "No model was looked at"):
+        assert words in text
+    assert data["runs"][0]["commands"][0].startswith("generalist ")
+    (copied / "summary.json").unlink()
+    assert cli("report", copied, "--out", tmp_path / "page.html", "--images", "0", "--quiet").code == 0
+    (run,) = page_data(tmp_path / "page.html")["runs"]
+    assert run["about"].endswith("(not finished)")
+    assert run["cost"]["seconds"] is None
+
+
 def test_a_broken_record_is_named_and_left_out(cli: Cli, copied: Path, tmp_path: Path) -> None:
     assert cli("eval", copied, "--global", "--n", "20", "--quiet").code == 0
-    record = copied / "evaluations" / "global-pgd20.json"
-    record.write_text(record.read_text().replace('"natural": ', '"natural": 1', 1))
+    broken = copied / "evaluations" / "global-pgd20.json"
+    broken.write_text(broken.read_text().replace('"natural": ', '"natural": 1', 1))
     outcome = cli("report", copied, "--out", tmp_path / "page.html", "--images", "0", "--quiet")
     assert outcome.code == 0
     assert "was changed since it was written" in outcome.err
     data = page_data(tmp_path / "page.html")
     assert data["groups"] == []
-    assert any(str(record) in line for line in data["warnings"])
-    assert "No attack has been recorded" in data["lead"][-1]
+    assert any(str(broken) in line for line in data["warnings"])
+    assert "not been attacked yet" in data["lead"][-1]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", json.dumps(sealed({"suite": "ood", "images": 1, "corruptions": {}}))])
+def test_a_broken_measurement_is_told_and_left_out(cli: Cli, copied: Path, tmp_path: Path, text: str) -> None:
+    (copied / "evaluations").mkdir(exist_ok=True)
+    Run(copied).record_file("ood").write_text(text)
+    assert cli("report", copied, "--out", tmp_path / "page.html", "--images", "0", "--quiet").code == 0
+    data = page_data(tmp_path / "page.html")
+    assert data["runs"][0]["ood"] is None
+    assert len(data["warnings"]) == 1
+
+
+def test_a_dial_of_another_version_is_named_and_left_out(cli: Cli, copied: Path, tmp_path: Path) -> None:
+    Run(copied).write_dial({"points": []})
+    assert cli("report", copied, "--out", tmp_path / "page.html", "--images", "0", "--quiet").code == 0
+    data = page_data(tmp_path / "page.html")
+    assert data["dials"] == []
+    assert "dial the run again" in data["warnings"][0]
 
 
 def test_a_broken_dial_is_named_and_left_out(cli: Cli, copied: Path, tmp_path: Path) -> None:
@@ -85,8 +109,21 @@ def test_a_broken_dial_is_named_and_left_out(cli: Cli, copied: Path, tmp_path: P
     assert any(str(last) in line for line in data["warnings"])
 
 
+def test_a_mixture_of_the_dial_is_called_one(cli: Cli, copied: Path, tmp_path: Path) -> None:
+    assert cli("dial", copied, *FEW, "--export", tmp_path / "mixed").code == 0
+    assert (copied / "figures" / "dial-ways.png").is_file()
+    outcome = cli("report", tmp_path / "mixed", "--out", tmp_path / "page.html", "--images", "10", "--quiet")
+    assert outcome.code == 0, outcome.err
+    data = page_data(tmp_path / "page.html")
+    assert "was mixed by the dial" in data["lead"][0]
+    assert data["runs"][0]["about"].startswith("mixture by the dial: ")
+    assert data["runs"][0]["curves"]["panels"] == {}
+    assert data["runs"][0]["commands"][0].startswith("generalist dial ")
+
+
 def test_fifty_runs_with_seeds_make_one_page(cli: Cli, copied: Path, tmp_path: Path) -> None:
     assert cli("eval", copied, "--global", "--n", "20", "--quiet").code == 0
+    shutil.rmtree(copied / "checkpoints")
     runs = [Path(shutil.copytree(copied, tmp_path / f"run-{number}")) for number in range(50)]
     outcome = cli("report", *runs, "--out", tmp_path / "page.html", "--images", "0", "--quiet")
     assert outcome.code == 0, outcome.err
@@ -97,10 +134,19 @@ def test_fifty_runs_with_seeds_make_one_page(cli: Cli, copied: Path, tmp_path: P
     assert (tmp_path / "page.html").stat().st_size < 6e6
 
 
+def test_a_run_of_the_papers_has_their_values_beside_it(cli: Cli, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "at", "cifar10-resnet18-at", record(82, 48, 60))
+    assert cli("report", run, "--out", tmp_path / "page.html", "--quiet").code == 0
+    (group,) = page_data(tmp_path / "page.html")["groups"]
+    assert group["paper"] == "Generalist++, table I"
+    assert group["rows"][0]["paper"]["natural"] == pytest.approx(82, abs=5)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["nowhere"], "is not a run folder"),
+        (["{run}", "{run}"], "is given twice"),
         (["{run}", "--out", "{run}"], "is a folder"),
         (["{run}", "--paper", "IX"], "unknown paper table"),
     ],
@@ -110,66 +156,3 @@ def test_mistakes_are_one_line(cli: Cli, copied: Path, arguments: list[str], sai
     assert outcome.code == 2
     (line,) = outcome.errors
     assert said in line
-
-
-@pytest.fixture(scope="module")
-def opened(reported: Path, tmp_path_factory: pytest.TempPathFactory) -> Browser:
-    with browser(tmp_path_factory.mktemp("profile")) as found:
-        found.resize(1200, 900)
-        found.open(reported)
-        yield found
-
-
-@needs_browser
-def test_no_error_no_request_and_no_sideways_scrolling(opened: Browser, reported: Path) -> None:
-    assert [line["message"] for line in opened.log("browser")] == []
-    events = [json.loads(line["message"])["message"] for line in opened.log("performance")]
-    asked = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
-    of_the_page = {url for url in asked if not url.startswith(("data:", "chrome:", "about:"))}  # not of an empty tab
-    assert of_the_page == {reported.resolve().as_uri()}
-    for width in (1200, 390):
-        opened.resize(width, 900)
-        assert opened.run("return document.documentElement.scrollWidth") <= width
-    opened.resize(1200, 900)
-    assert opened.run("return document.querySelectorAll('figure svg').length") > 5
-
-
-@needs_browser
-def test_the_slider_moves_figures_classes_and_images(opened: Browser, reported: Path) -> None:
-    (dial,) = page_data(reported)["dials"]
-    seen = {}
-    opened.run(
-        "const all = document.querySelector('.dial .all'); all.checked = true; all.dispatchEvent(new Event('change'))"
-    )
-    for place in range(len(dial["points"])):
-        seen[place] = opened.run(
-            """const slider = document.querySelector('.dial input[type=range]');
-            slider.value = arguments[0]; slider.dispatchEvent(new Event('input'));
-            const parts = ['.figures', '.classbars', '.pictures', '.python'];
-            return parts.map((part) => document.querySelector('.dial ' + part).innerHTML)
-              .concat(slider.getAttribute('aria-valuetext'), document.querySelector('.dial .figure b').textContent);""",
-            place,
-        )
-    naturals = sorted(point["natural"] for point in dial["points"])
-    assert [seen[place][-1] for place in seen] == [f"{value:.1f} %" for value in naturals]
-    assert len({row[2] for row in seen.values()}) > 1
-    assert len({row[3] for row in seen.values()}) == len(dial["points"])
-
-
-@needs_browser
-def test_tables_sort_and_the_theme_changes(opened: Browser) -> None:
-    press = """const head = document.querySelectorAll('#class-table thead th')[0];
-    head.querySelector('button').click();
-    const names = [...document.querySelectorAll('#class-table tbody th')];
-    return [head.getAttribute('aria-sort'), names.map((cell) => cell.textContent)];"""
-    first, second = opened.run(press), opened.run(press)
-    assert [first[0], second[0]] == ["ascending", "descending"]
-    assert first[1] == second[1][::-1]
-    paper = "return getComputedStyle(document.body).backgroundColor"
-    opened.prefer("light")
-    light = opened.run(paper)
-    opened.run("document.querySelector('#theme').click(); document.querySelector('#theme').click()")
-    assert opened.run(paper) != light
-    opened.run("document.querySelector('#theme').click()")
-    opened.prefer("dark")
-    assert opened.run(paper) != light

@@ -60,12 +60,12 @@ def compare_classes(
     """
     entries = _entries(runs, suite)
     check_alike(entries)
-    names = _class_names(Path(entries[0].run))
+    names = recorded_classes(Path(entries[0].run))
     found = {entry.name: classwise(entry.record, column=column, classes=names) for entry in entries}
     return ClassComparison(entries[0].data, entries[0].record["suite"], found)
 
 
-def _class_names(folder: Path) -> list[str]:
+def recorded_classes(folder: Path) -> list[str]:
     """From the card of the global model; none where it has none."""
     model = RunPaths(folder).model_file()
     if not model.is_file():

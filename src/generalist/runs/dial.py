@@ -363,15 +363,23 @@ class Dial:
         return front_csv(self.points)
 
     def draw(self, chosen: MixturePoint | None = None) -> list[Path]:
-        """Natural against robust accuracy as PNG and SVG among the figures of the (first) run; the main rank draws."""
+        """The front and the way between the endpoints, as PNG and SVG among the figures of the (first) run.
+
+        The main rank draws.
+        """
         from generalist.report.front import draw_front  # matplotlib is slow to import
+        from generalist.report.ways import draw_ways
 
         def write() -> list[Path]:
             title = f"{self.title}, {self._bench.suite.name}".replace(": ", "\n", 1)
-            files = draw_front(self.points, title=title, chosen=chosen, beside=self.beside)
-            for suffix, content in files.items():
-                write_atomically(self.runs[0].dial_figure(suffix), content)
-            return [self.runs[0].dial_figure(suffix) for suffix in files]
+            run, between = self.runs[0], f"{self._bench.recipe.name}: on the way between the learners, validation split"
+            front = draw_front(self.points, title=title, chosen=chosen, beside=self.beside)
+            ways = draw_ways(self.points, title=between)
+            files = {run.dial_figure(suffix): content for suffix, content in front.items()}
+            files |= {run.ways_figure(suffix): content for suffix, content in ways.items()}
+            for path, content in files.items():
+                write_atomically(path, content)
+            return list(files)
 
         return ranks.run_on_main(write) or []
 

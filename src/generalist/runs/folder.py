@@ -170,6 +170,10 @@ class RunPaths:
     def dial_figure(self, suffix: str) -> Path:
         return self.figures / f"dial{suffix}"
 
+    def ways_figure(self, suffix: str) -> Path:
+        """Losses and accuracies on the way between the endpoints of a dial."""
+        return self.figures / f"dial-ways{suffix}"
+
 
 @dataclass(frozen=True)
 class ModulePaths:
