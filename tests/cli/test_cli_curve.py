@@ -81,7 +81,7 @@ def test_an_interrupt_says_what_is_kept(cli: Cli, copied: Path, monkeypatch: pyt
     monkeypatch.setattr(module, "evaluate_curve", interrupted)
     outcome = cli("eval", copied, *FEW)
     assert outcome.code == 130
-    assert "distances so far are kept" in outcome.err
+    assert "results so far are kept" in outcome.err
 
 
 def test_mistakes_are_one_line(cli: Cli, copied: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import generalist
 from curve_cases import curve_result, small_budgets
 from generalist.core.errors import UserError
 from generalist.core.files import sealed
-from generalist.evaluation import distances
+from generalist.evaluation import verdicts as on_disk
 from generalist.runs.analyses import analysis_named, keep_analysis
 from generalist.runs.compare import recorded_analyses
 from generalist.runs.curve import curve_of_target
@@ -90,7 +90,7 @@ def test_killed_and_resumed_is_as_uninterrupted(run, trained, tmp_path):
                             batch_size=4)  # fmt: skip
 
     def doomed():
-        append, written = distances.append_row, []
+        append, written = on_disk.append_row, []
 
         def cut(path, row):
             append(path, row)
@@ -99,7 +99,7 @@ def test_killed_and_resumed_is_as_uninterrupted(run, trained, tmp_path):
                 os.truncate(path, path.stat().st_size - 20)
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        distances.append_row = cut
+        on_disk.append_row = cut
         torch.set_num_threads(1)
         curve_of_target(target(run), images=12, batch_size=4)
 
