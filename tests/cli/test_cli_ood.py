@@ -182,6 +182,6 @@ def test_the_figure_and_the_table_of_several(tmp_path: Path) -> None:
 
 def test_the_page_has_the_corruptions(measured: Run, tmp_path: Path) -> None:
     text = generalist.write_report(measured, tmp_path / "page.html", images=0).read_text()
-    assert '"jpeg_compression": ' in text
-    assert '"means": ' in text
+    assert '"jpeg_compression":' in text
+    assert '"means":' in text
     assert "per_image" not in text
