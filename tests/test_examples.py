@@ -12,11 +12,14 @@ import pytest
 import generalist
 from generalist import attacks
 from generalist.core.registry import Registry
+from generalist.data.corruptions import corrupt
+from generalist.data.corruptions.sequences import perturbed
 
 PLAIN = ("LAYERS", "__version__", "attacks")
 PUBLIC = {name: getattr(generalist, name) for name in generalist.__all__ if name not in PLAIN}
 ATTACKS = {f"attacks.{name}": attacks.ATTACKS.get(name) for name in attacks.ATTACKS.names()}
-ALL = {**PUBLIC, **ATTACKS, "attacks.autoattack": attacks.autoattack, "Registry": Registry}
+CORRUPTIONS = {"corrupt": corrupt, "perturbed": perturbed}
+ALL = {**PUBLIC, **ATTACKS, **CORRUPTIONS, "attacks.autoattack": attacks.autoattack, "Registry": Registry}
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def test_a_run_has_its_curve_and_several_stand_side_by_side(cli: Cli, copied: Pa
     assert "linf:3/20" in shown.out
     assert "AUC" in shown.out
     (record,) = json.loads(Path("record.json").read_text()).values()
-    assert record == Run(copied).curve_record()
+    assert record == Run(copied).analysis("curve")
     assert "<svg" in Path("all.svg").read_text()
     for suffix, line in ((".png", b"\x89PNG"), (".svg", b"<?xml")):
         figure = copied / "figures" / f"global-curve{suffix}"
@@ -81,7 +81,7 @@ def test_an_interrupt_says_what_is_kept(cli: Cli, copied: Path, monkeypatch: pyt
     monkeypatch.setattr(module, "evaluate_curve", interrupted)
     outcome = cli("eval", copied, *FEW)
     assert outcome.code == 130
-    assert "distances so far are kept" in outcome.err
+    assert "results so far are kept" in outcome.err
 
 
 def test_mistakes_are_one_line(cli: Cli, copied: Path, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_mistakes_are_one_line(cli: Cli, copied: Path, tmp_path: Path) -> None:
     refused(cli, "eval", copied, *FEW, "--figure", "x.pdf", says="--figure writes a .png or .svg file")
     refused(cli, "eval", copied, *FEW, "--save-adv", "x.npz", says="--save-adv goes with a suite of attacks")
     refused(cli, "compare", copied, "--suite", "curve", says="has no record of suite curve")
-    Run(copied).write_curve(sealed(curve_result({"linf:1/10": [0.1, 0.2]}).record()))
+    Run(copied).write_analysis(sealed(curve_result({"linf:1/10": [0.1, 0.2]}).record()))
     for option in (["--paper", "I"], ["--csv", "x"], ["--classes"], ["--bars", "x.png"]):
         refused(cli, "compare", copied, "--suite", "curve", *option, says="--suite curve has a table, --json and")
     refused(cli, "compare", copied, "--suite", "curve", "--scatter", "x.pdf", says="--scatter writes a .png or .svg")

@@ -214,7 +214,7 @@ def test_damaged_distances_are_computed_again(cheap, tmp_path):
     with pytest.warns(UserWarning, match="1 damaged line"):
         assert same(evaluate_curve(model, split, threats=[LINF], cache=tmp_path), whole)
     (tmp_path / "file").write_text("")
-    with pytest.warns(UserWarning, match="distances are not kept"):
+    with pytest.warns(UserWarning, match="results are not kept"):
         assert same(evaluate_curve(model, split, threats=[LINF], batch_size=3, cache=tmp_path / "file" / "x"), whole)
 
 

@@ -12,8 +12,10 @@ import generalist
 from curve_cases import curve_result, small_budgets
 from generalist.core.errors import UserError
 from generalist.core.files import sealed
-from generalist.evaluation import distances
-from generalist.runs.curve import curve_of_target, keep_curve, recorded_curves
+from generalist.evaluation import verdicts as on_disk
+from generalist.runs.analyses import analysis_named, keep_analysis
+from generalist.runs.compare import recorded_analyses
+from generalist.runs.curve import curve_of_target
 from generalist.runs.targets import run_target
 from run_cases import exit_code, forked, rendered_figures
 
@@ -47,13 +49,13 @@ def target(run):
 def test_the_record_and_the_figures_are_in_the_run_folder(run):
     result = curve_of_target(target(run), images=12)
     with rendered_figures():
-        png, svg = keep_curve(target(run), result)
+        png, svg = keep_analysis(target(run), analysis_named("curve"), result)
     assert png.read_bytes().startswith(b"\x89PNG")
     assert svg.read_text().count('id="axes_') == 1
-    record = run.curve_record()
+    record = run.analysis("curve")
     assert record == json.loads(json.dumps(sealed(result.record())))
     assert (record["suite"], record["images"], record["split"]) == ("curve", 12, "test")
-    assert recorded_curves([run.folder]) == {"at": record}
+    assert recorded_analyses([run.folder], "curve") == {"at": record}
     assert run.suite_records() == []  # no suite of attacks
 
 
@@ -88,7 +90,7 @@ def test_killed_and_resumed_is_as_uninterrupted(run, trained, tmp_path):
                             batch_size=4)  # fmt: skip
 
     def doomed():
-        append, written = distances.append_row, []
+        append, written = on_disk.append_row, []
 
         def cut(path, row):
             append(path, row)
@@ -97,7 +99,7 @@ def test_killed_and_resumed_is_as_uninterrupted(run, trained, tmp_path):
                 os.truncate(path, path.stat().st_size - 20)
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        distances.append_row = cut
+        on_disk.append_row = cut
         torch.set_num_threads(1)
         curve_of_target(target(run), images=12, batch_size=4)
 
@@ -112,15 +114,15 @@ def test_killed_and_resumed_is_as_uninterrupted(run, trained, tmp_path):
 def test_records_side_by_side_are_of_the_same_images_and_threats(run, trained, tmp_path):
     other = generalist.Run(shutil.copytree(trained.folder, tmp_path / "other"))
     with pytest.raises(UserError, match=r"at has no record of suite curve; make it with: generalist eval .*curve"):
-        recorded_curves([run.folder])
-    run.write_curve(sealed(curve_result({"linf:1/10": [0.1, 0.2]}).record()))
-    other.write_curve(sealed(curve_result({"linf:1/10": [0.3, 0.4]}).record()))
-    assert list(recorded_curves([run.folder, other.folder])) == ["at", "other"]
+        recorded_analyses([run.folder], "curve")
+    run.write_analysis(sealed(curve_result({"linf:1/10": [0.1, 0.2]}).record()))
+    other.write_analysis(sealed(curve_result({"linf:1/10": [0.3, 0.4]}).record()))
+    assert list(recorded_analyses([run.folder, other.folder], "curve")) == ["at", "other"]
     twin = shutil.copytree(run.folder, tmp_path / "deep" / "at")
-    assert list(recorded_curves([run.folder, twin])) == [str(run.folder), str(twin)]
-    other.write_curve(sealed(curve_result({"linf:1/10": [0.3, 0.4, 0.5]}).record()))
+    assert list(recorded_analyses([run.folder, twin], "curve")) == [str(run.folder), str(twin)]
+    other.write_analysis(sealed(curve_result({"linf:1/10": [0.3, 0.4, 0.5]}).record()))
     with pytest.raises(UserError, match="different images"):
-        recorded_curves([run.folder, other.folder])
-    other.write_curve(sealed(curve_result({"linf:1/5": [0.3, 0.4]}).record()))
+        recorded_analyses([run.folder, other.folder], "curve")
+    other.write_analysis(sealed(curve_result({"linf:1/5": [0.3, 0.4]}).record()))
     with pytest.raises(UserError, match="different threats"):
-        recorded_curves([run.folder, other.folder])
+        recorded_analyses([run.folder, other.folder], "curve")

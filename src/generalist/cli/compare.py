@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from generalist.cli.curves import compare_curves
+from generalist.cli.analyses import compare_analyses
 from generalist.cli.importing import importing
 from generalist.cli.options import figure_file, read_path, written_file
 from generalist.core.errors import UserError
 from generalist.core.files import write_atomically, write_json
-from generalist.core.names import CURVE
+from generalist.core.names import CURVE, OOD
 
 
 def compare_command(
@@ -22,7 +22,9 @@ def compare_command(
         str | None,
         typer.Option(metavar="TABLE", help="Beside ours: a table of Generalist++ (I to IV) or CVPR 2023 (1a to 5)."),
     ] = None,
-    suite: Annotated[str | None, typer.Option(metavar="NAME", help="The strongest all runs have if not given.")] = None,
+    suite: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The strongest all runs have if not given; ood with --paper IV.")
+    ] = None,
     csv_file: Annotated[
         Path | None, typer.Option("--csv", metavar="FILE", callback=written_file, help="Plain numbers, one row a run.")
     ] = None,
@@ -55,9 +57,11 @@ def compare_command(
     if suite == CURVE:
         if classes or any(given is not None for given in (paper, csv_file, latex_file, markdown_file, bars_file)):
             raise UserError("--suite curve has a table, --json and --scatter (the curves), and no other layout")
-        compare_curves(runs, json_file=json_file, figure=scatter_file)
+        compare_analyses(CURVE, runs, json_file=json_file, figure=scatter_file)
         return
     found = compare(runs, suite=suite, paper=paper)
+    if found.suite == OOD and (classes or bars_file is not None):
+        raise UserError(f"suite {OOD} has no figures by class; leave out --classes and --bars")
     by_class = compare_classes(runs, suite=suite) if classes or bars_file is not None else None
     table: Any = by_class if classes else found
     layout: Any = classwise if classes else layouts
@@ -82,6 +86,8 @@ def compare_command(
     if json_file is not None:
         write_json(Path(json_file), table.record())
     layout.show_comparison(table)
+    if found.suite == OOD:
+        compare_analyses(OOD, runs, json_file=None, figure=None)
 
 
 def _bytes(text: str) -> bytes:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from generalist.cli.curves import check_curve_options, eval_curves
+from generalist.cli.analyses import check_analysis_options, eval_analysis
 from generalist.cli.importing import importing
 from generalist.cli.messages import complain
 from generalist.cli.options import MOST_IMAGES, Download, Quiet, Root, figure_file, read_data, read_path, written_file
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import sealed, write_json
-from generalist.core.names import CURVE, SUITE_NAMES
+from generalist.core.names import ANALYSES, OOD, SUITE_NAMES
 
 if TYPE_CHECKING:
     from generalist.evaluation import Suite, SuiteResult
@@ -26,7 +26,7 @@ def eval_command(
         typer.Argument(metavar="TARGET", callback=read_path, help="Run folders, or one saved model file."),
     ] = None,
     suite: Annotated[
-        str, typer.Option(help=f"{', '.join(SUITE_NAMES)}, {CURVE}, a YAML file, or module:callable.")
+        str, typer.Option(help=f"{', '.join((*SUITE_NAMES, *ANALYSES))}, a YAML file, or module:callable.")
     ] = "pgd20",
     threat: Annotated[
         list[str] | None,
@@ -73,7 +73,7 @@ def eval_command(
         str | None, typer.Option("--json", metavar="[FILE]", callback=written_file, help="The record, to a file.")
     ] = None,
     figure: Annotated[
-        Path | None, typer.Option(callback=figure_file, help="Of --suite curve: all curves, as .png or .svg.")
+        Path | None, typer.Option(callback=figure_file, help="Of --suite curve or ood: all models, as .png or .svg.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -89,8 +89,9 @@ def eval_command(
         from generalist.runs.targets import foreign_target, run_targets, saved_target
 
     threats = [Threat.parse(text) for text in threat or []]
-    check_curve_options(suite, figure=figure, save_adv=save_adv)
-    chosen = None if suite == CURVE else load_suite(suite)
+    check_analysis_options(suite, figure=figure, save_adv=save_adv)
+    chosen = None if suite in ANALYSES else load_suite(suite)
+    attacked = suite != OOD  # which needs no threats
     reporter = make_reporter(quiet=quiet or json_file == "-" or not is_main())
     files = [path for path in target or [] if path.is_file()]
     if model is None and not target:
@@ -103,11 +104,11 @@ def eval_command(
         if not data:
             raise UserError("a model that is not a run needs --data: a dataset's name, an .npz file or a folder")
         if model is None:
-            one = saved_target(files[0], data, threats, device=device, root=root, download=download)
+            one = saved_target(files[0], data, threats, device=device, root=root, download=download, attacked=attacked)
         else:
             one = foreign_target(
                 model, weights, data, threats, device=device, root=root, download=download, size=size, classes=classes,
-                mean=_channel_values("--mean", mean), std=_channel_values("--std", std),
+                mean=_channel_values("--mean", mean), std=_channel_values("--std", std), attacked=attacked,
             )  # fmt: skip
         aimed = iter([one])
     elif data:
@@ -121,9 +122,10 @@ def eval_command(
         every = suite == "pgd20" if learners is None else learners
         aimed = run_targets(target or [], threats, learners=every, root=root, download=download)
     if chosen is None:
-        eval_curves(
-            aimed, images=n, batch_size=batch_size, seed=seed, json_file=json_file, figure=figure, reporter=reporter
-        )
+        eval_analysis(
+            suite, aimed, images=n, batch_size=batch_size, seed=seed, json_file=json_file, figure=figure,
+            reporter=reporter,
+        )  # fmt: skip
         return
     results, unwritten = {}, list[RunError]()
     for one in aimed:

@@ -6,5 +6,8 @@ MEAN, UNION = "mean over norms", "true union"
 SUITE_NAMES = ("pgd20", "quick", "paper", "autoattack")
 """The shipped suites, the strongest last."""
 
-CURVE = "curve"
-"""What `--suite` calls the evaluation by minimal distances, which is no list of attacks."""
+CURVE, OOD = "curve", "ood"
+"""What `--suite` calls the evaluations by minimal distances, and by corruptions and perturbation sequences."""
+
+ANALYSES = (CURVE, OOD)
+"""Suites that are no list of attacks: each has a record, a table and a figure of its own."""

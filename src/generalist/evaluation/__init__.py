@@ -7,6 +7,7 @@ records     on disk, read back only if their figures check      identity   which
 probe       what a model takes and gives, before attacks        tradeoff   fronts of mixtures, and choosing a point
 glance      losses, and what a model says of a few images       curve      minimal distances, accuracy against ε
 fronts      interpolated, dominated, hypervolume                front_records  verdicts of one seed in a small file
+ood         corruptions and perturbation sequences
 """
 
 from generalist.core.names import MEAN, SUITE_NAMES, UNION
@@ -14,6 +15,7 @@ from generalist.evaluation.accuracy import Evaluation, evaluate_split, percent
 from generalist.evaluation.attacked import SuiteResult, evaluate_suite, save_attacked
 from generalist.evaluation.curve import Curve, CurveResult, evaluate_curve, read_curve, record_curves
 from generalist.evaluation.identity import model_hash, verdict_key
+from generalist.evaluation.ood import OodResult, evaluate_ood, read_ood
 from generalist.evaluation.records import read_record
 from generalist.evaluation.red_flags import Flag, examine_model, no_weights
 from generalist.evaluation.standing import Ended, Standing
@@ -33,6 +35,7 @@ __all__ = [
     "Evaluation",
     "Flag",
     "MixturePoint",
+    "OodResult",
     "Stage",
     "Standing",
     "Suite",
@@ -40,6 +43,7 @@ __all__ = [
     "Verdicts",
     "Wish",
     "evaluate_curve",
+    "evaluate_ood",
     "evaluate_split",
     "evaluate_suite",
     "examine_model",
@@ -48,6 +52,7 @@ __all__ = [
     "no_weights",
     "percent",
     "read_curve",
+    "read_ood",
     "read_record",
     "record_curves",
     "save_attacked",

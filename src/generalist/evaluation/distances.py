@@ -5,7 +5,6 @@ on a ladder of radii from the distance so far downwards until they fail, and at 
 """
 
 import math
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -18,14 +17,12 @@ from torch import Tensor, nn
 
 from generalist.attacks import STANDARD, fab_distance, fmn_distance, misclassified, stage_streams, watched
 from generalist.core.errors import RunError
-from generalist.core.files import sealed
 from generalist.core.names import CURVE
 from generalist.core.threat import Threat, expand_like
-from generalist.distributed import ranks
 from generalist.evaluation.attacked import BALL_TOLERANCE
-from generalist.evaluation.verdicts import append_row, read_rows
+from generalist.evaluation.verdicts import ImageRows
 
-VERSION = 2
+VERSION = 3
 """Raised whenever a search changes what it finds: older distances are then not used."""
 REACH = 4
 """The ladder, and with it the curve, ends at this many radii of the threat."""
@@ -43,29 +40,13 @@ class DistanceStore:
     """Distances on disk by a key and the name of the image; an interrupted evaluation goes on where it stopped."""
 
     def __init__(self, folder: Path | None, key: str) -> None:
-        self._folder, self._key, self._writable = folder, key, folder is not None
+        self._rows = ImageRows(folder, CURVE, key)
 
     def read(self) -> dict[str, Found]:
-        found: dict[str, Found] = {}
-        paths = [] if self._folder is None else sorted(self._folder.glob(f"{CURVE}-{self._key[:24]}*.jsonl"))
-        for path in paths:
-            for row in read_rows(path, key=self._key):
-                found |= {n: (math.inf if d is None else d, attack) for n, (d, attack) in row["distances"].items()}
-        ranks.barrier()  # nobody writes before everybody has read
-        return found
+        return {name: (math.inf if d is None else d, attack) for name, (d, attack) in self._rows.read().items()}
 
     def write(self, rows: Mapping[str, Found]) -> None:
-        if self._folder is None or not self._writable:
-            return
-        plain = {name: [None if math.isinf(d) else d, attack] for name, (d, attack) in rows.items()}
-        try:
-            part = f"-{ranks.rank()}" if ranks.rank() else ""
-            path = self._folder / f"{CURVE}-{self._key[:24]}{part}.jsonl"
-            append_row(path, sealed({"of": self._key, "distances": plain}))
-        except OSError as error:
-            self._writable = False
-            reason = error.strerror or error
-            warnings.warn(f"distances are not kept, {self._folder} cannot be written to: {reason}", stacklevel=2)
+        self._rows.write({name: (None if math.isinf(d) else d, attack) for name, (d, attack) in rows.items()})
 
 
 @dataclass

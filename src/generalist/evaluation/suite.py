@@ -9,7 +9,7 @@ from typing import Any
 from generalist.attacks import ATTACKS, STANDARD
 from generalist.core.errors import UserError, shown, unknown
 from generalist.core.files import LONGEST_NAME, digest, file_name, read_text, user_path
-from generalist.core.names import CURVE, SUITE_NAMES
+from generalist.core.names import ANALYSES, SUITE_NAMES
 from generalist.core.registry import Registry
 from generalist.core.user_code import is_reference, is_users, raised, source_digest_parts
 from generalist.core.yaml_text import parse_yaml
@@ -199,6 +199,6 @@ def _parse_stage(entry: Any, where: str) -> Stage:
 def _check_name(given: Any, where: str) -> str:
     """A suite's name, which its records are called by."""
     name = file_name(given, f"{where}: name")
-    if name in (*SUITE_NAMES, CURVE):
+    if name in (*SUITE_NAMES, *ANALYSES):
         raise UserError(f"{where}: {shown(name)} is the name of a shipped suite; give this one another `name`")
     return name

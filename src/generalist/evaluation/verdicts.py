@@ -97,6 +97,38 @@ class Verdicts:
             path.unlink(missing_ok=True)
 
 
+class ImageRows:
+    """What was found of each image, by its name, on disk: an interrupted analysis goes on where it stopped.
+
+    `key` has all that decides what is found; `kind` is what the file is called by. Without a folder nothing is kept.
+    """
+
+    def __init__(self, folder: Path | None, kind: str, key: str) -> None:
+        self._folder, self._kind, self._key = folder, kind, key
+        self._writable = folder is not None
+
+    def read(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        paths = [] if self._folder is None else sorted(self._folder.glob(f"{self._kind}-{self._key[:24]}*.jsonl"))
+        for path in paths:
+            for row in read_rows(path, key=self._key):
+                found |= row["found"]
+        ranks.barrier()  # nobody writes before everybody has read
+        return found
+
+    def write(self, found: Mapping[str, Any]) -> None:
+        if self._folder is None or not self._writable:
+            return
+        part = f"-{ranks.rank()}" if ranks.rank() else ""
+        try:
+            path = self._folder / f"{self._kind}-{self._key[:24]}{part}.jsonl"
+            append_row(path, sealed({"of": self._key, "found": dict(found)}))
+        except OSError as error:
+            self._writable = False
+            reason = error.strerror or error
+            warnings.warn(f"results are not kept, {self._folder} cannot be written to: {reason}", stacklevel=2)
+
+
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
     """Add a line to a JSON-lines file, on disk when this returns."""
     path.parent.mkdir(parents=True, exist_ok=True)

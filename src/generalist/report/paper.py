@@ -68,6 +68,11 @@ class PaperTable:
     title: str
     rows: Mapping[tuple[str, str], Mapping[str, Metrics]]
 
+    @property
+    def is_ood(self) -> bool:
+        """Whether it is about corruptions and perturbation sequences (CIFAR-10-C, CIFAR-10-P)."""
+        return all(dataset.endswith(("-c", "-p")) for dataset, _ in self.rows)
+
     def about(self) -> str:
         return " or ".join(f"{dataset} with {network}" for dataset, network in self.rows)
 

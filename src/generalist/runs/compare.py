@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from generalist.core.errors import UserError, unknown
-from generalist.core.names import CURVE
+from generalist.core.names import ANALYSES, CURVE, OOD
 from generalist.core.user_code import is_reference
 from generalist.evaluation import SUITE_NAMES, load_suite, model_hash
 from generalist.evaluation.classwise import classwise
@@ -15,6 +15,7 @@ from generalist.models import read_extra
 from generalist.recipes.catalogue import method_of
 from generalist.report.classwise import ClassComparison
 from generalist.report.comparison import Comparison, Entry, check_alike, distinct_names, make_comparison
+from generalist.report.ood_comparison import check_alike_ood, make_ood_comparison
 from generalist.report.paper import network_of, paper_table
 from generalist.runs.folder import Run, RunPaths
 
@@ -24,8 +25,10 @@ def compare(runs: Sequence[Run | str | Path], *, suite: str | None = None, paper
 
     Args:
         runs: Runs, or their folders, whose global models were evaluated alike, from Python or by `generalist eval`.
-        suite: The suite whose records are compared; the strongest shipped one that all runs have, if not given.
+        suite: The suite whose records are compared, `ood` among them; the strongest shipped one that all runs have, if
+            not given.
         paper: The number of a paper's table whose values stand beside ours: I to IV (Generalist++), 1a to 5 (CVPR).
+            IV is about `ood`, which is then the suite.
 
     Returns:
         The comparison: rows, columns and notes; `record()` is all of it as JSON.
@@ -42,7 +45,27 @@ def compare(runs: Sequence[Run | str | Path], *, suite: str | None = None, paper
     if suite == CURVE:
         raise UserError("curves have a table of their own", command="generalist compare RUN… --suite curve")
     beside = paper_table(paper) if paper else None
-    return make_comparison(_entries(runs, suite), paper=beside)
+    suite = OOD if suite is None and beside is not None and beside.is_ood else suite
+    entries = _entries(runs, suite)
+    return (make_ood_comparison if suite == OOD else make_comparison)(entries, paper=beside)
+
+
+def recorded_analyses(runs: Sequence[Path], suite: str) -> dict[str, dict[str, Any]]:
+    """The records of an analysis of several runs' global models by name, refused unless they are alike."""
+    folders = [Run(path) for path in run_folders(runs)]
+    check_recorded(folders, suite)
+    names = [run.folder.resolve().name for run in folders]
+    unique = [name if names.count(name) == 1 else str(run.folder) for run, name in zip(folders, names, strict=True)]
+    records = {name: run.analysis(suite) for run, name in zip(folders, unique, strict=True)}
+    if suite == OOD:
+        check_alike_ood(records)
+        return records
+    (first, one), *others = records.items()
+    for name, record in others:
+        for what, key in (("images", "examples"), ("threats", "threats")):
+            if list(record[key]) != list(one[key]):
+                raise UserError(f"{first} and {name} were evaluated with different {what}; evaluate them alike")
+    return records
 
 
 def compare_classes(
@@ -114,7 +137,7 @@ def suite_name(given: str, recorded: Iterable[str]) -> str:
     """A suite's name, shipped or recorded somewhere, the YAML file of one, or module:callable."""
     if Path(given).is_file() or is_reference(given):
         return load_suite(given).name
-    known = {*SUITE_NAMES, *recorded}
+    known = {*SUITE_NAMES, *ANALYSES, *recorded}
     if given not in known:
         raise unknown("suite", given, known)
     return given
@@ -136,9 +159,11 @@ def check_recorded(runs: Sequence[Run], suite: str) -> None:
     command = ["generalist", "eval", *(str(run.folder) for run in missing), "--suite", suite]
     made = next((run for run in runs if run not in missing), None)
     if made is not None:
-        record = made.record(suite)
-        threats = [threat for threat in record["per_image"] if threat != "natural"]
-        if any(threats != [str(threat) for threat in run.recipe.validation.threats] for run in missing):
+        record = _read(made, suite)
+        threats = list(record["threats"]) if suite == CURVE else []
+        if suite not in ANALYSES:
+            threats = [threat for threat in record["per_image"] if threat != "natural"]
+        if threats and any(threats != [str(threat) for threat in run.recipe.validation.threats] for run in missing):
             command += [part for threat in threats for part in ("--threat", threat)]
         command += ["--n", str(record["images"])]
     lacking = ", ".join(str(run.folder) for run in missing)
@@ -146,8 +171,12 @@ def check_recorded(runs: Sequence[Run], suite: str) -> None:
     raise UserError(f"{lacking} {have} no record of suite {suite}; make it with: {shlex.join(command)}")
 
 
+def _read(run: Run, suite: str) -> dict[str, Any]:
+    return run.analysis(suite) if suite in ANALYSES else run.record(suite)
+
+
 def entry_of(run: Run, name: str, suite: str) -> Entry:
-    recipe, record = run.recipe, run.record(suite)
+    recipe, record = run.recipe, _read(run, suite)
     summary = run.summary if run.finished else {}
     return Entry(
         name=name,

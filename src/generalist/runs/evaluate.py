@@ -10,12 +10,12 @@ from torch import nn
 
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import user_path
-from generalist.core.names import CURVE
+from generalist.core.names import ANALYSES, OOD
 from generalist.core.threat import Threat
 from generalist.distributed import ranks
-from generalist.evaluation import CurveResult, Suite, SuiteResult, evaluate_suite, load_suite
+from generalist.evaluation import Suite, SuiteResult, evaluate_suite, load_suite
 from generalist.report.console import Reporter, Silent, make_reporter
-from generalist.runs.curve import curve_of_target, keep_curve
+from generalist.runs.analyses import AnalysisResult, analysis_named, keep_analysis
 from generalist.runs.folder import GLOBAL, Run, RunPaths
 from generalist.runs.images import Images
 from generalist.runs.targets import Target, module_target, run_target, saved_target
@@ -45,7 +45,7 @@ def evaluate(
     download: bool = False,
     device: str = "auto",
     progress: bool = False,
-) -> SuiteResult | CurveResult:
+) -> SuiteResult | AnalysisResult:
     """Attack a model; of a run, keep the record, as `generalist eval` does.
 
     Args:
@@ -54,7 +54,8 @@ def evaluate(
         data: A dataset's name (its test split is used), an `.npz` file or a folder of images, a `DataLoader`, a torch
             `Dataset`, or a pair (images [N, C, H, W], labels [N]) of tensors or arrays. A run has its own test split.
         threats: Norm and radius in pixel units, such as `"linf:8/255"`, or several; a run's own if none are given.
-        suite: `pgd20`, `quick`, `autoattack`, `paper`, a YAML file, or a `Suite`; `curve` for accuracy against ε.
+        suite: `pgd20`, `quick`, `autoattack`, `paper`, a YAML file, or a `Suite`; `curve` for accuracy against ε;
+            `ood` for corruptions and perturbation sequences, which needs no threats.
         name: Which model of a run: `global`, or the name of a learner.
         images: Only the first so many images.
         batch_size: Images attacked at once; no verdict depends on it.
@@ -68,7 +69,8 @@ def evaluate(
 
     Returns:
         A verdict per image, attack and threat; `print(result)` is a table, `result.record()` is the JSON record.
-        Of `curve`: the smallest distance per image and threat at which it is misclassified.
+        Of `curve`: the smallest distance per image and threat at which it is misclassified. Of `ood`: a verdict per
+        image, corruption and severity, and per sequence the frames that are right and the steps that flip.
 
     Example:
         >>> import generalist
@@ -76,22 +78,28 @@ def evaluate(
         >>> result = generalist.evaluate(model, "digits", threats="linf:1/10", images=20)
         >>> result.record()["images"]
         20
+        >>> drawn = generalist.evaluate(model, "digits", suite="ood", images=20).record()
+        >>> len(drawn["corruptions"]), len(drawn["corruptions"]["fog"]), len(drawn["sequences"])
+        (15, 5, 10)
     """
     if images is not None and images < 1:
         raise UserError(f"images must be at least 1, got {images}")
     given = [threats] if isinstance(threats, str | Threat) else threats
     balls = [Threat.parse(threat) for threat in given]
-    chosen = suite if isinstance(suite, Suite) or suite == CURVE else load_suite(suite)
-    target = _target(model, data, balls, name=name, root=root, size=size, download=download, device=device)
+    chosen = suite if isinstance(suite, Suite) or suite in ANALYSES else load_suite(suite)
+    target = _target(
+        model, data, balls, name=name, root=root, size=size, download=download, device=device, attacked=chosen != OOD
+    )
     if not len(target.split):
         raise UserError("there are no images to evaluate on; give at least one")
     if cache is not None:
         target = replace(target, cache=user_path(cache))
     reporter = make_reporter(quiet=not progress)
     if not isinstance(chosen, Suite):
-        result = curve_of_target(target, images=images, batch_size=batch_size, seed=seed, reporter=reporter)
+        analysis = analysis_named(chosen)
+        result = analysis.measure(target, images=images, batch_size=batch_size, seed=seed, reporter=reporter)
         try:
-            ranks.run_on_main(lambda: keep_curve(target, result))
+            ranks.run_on_main(lambda: keep_analysis(target, analysis, result))
         except RunError as error:
             warnings.warn(str(error), stacklevel=2)
         return result
@@ -103,12 +111,20 @@ def evaluate(
 
 
 def _target(
-    model: Any, data: Any, threats: Sequence[Threat], *, name: str, device: str, size: int | None, **where: Any
+    model: Any,
+    data: Any,
+    threats: Sequence[Threat],
+    *,
+    name: str,
+    device: str,
+    size: int | None,
+    attacked: bool,
+    **where: Any,
 ) -> Target:
     if isinstance(model, nn.Module):
         if data is None:
             raise UserError("a module needs images: give data, such as the name of a dataset")
-        return module_target(model, data, threats, size=size, **where)
+        return module_target(model, data, threats, size=size, attacked=attacked, **where)
     if not isinstance(model, Run | str | Path):
         raise UserError(f"a {type(model).__name__} cannot be evaluated; give a torch.nn.Module that returns logits")
     path = model.folder if isinstance(model, Run) else user_path(model)
@@ -121,7 +137,7 @@ def _target(
         return run_target(Run(path), name, threats, **where)
     if data is None:
         raise UserError(f"{path} is a model file and needs images: give data, such as the name of a dataset")
-    return saved_target(path, data, threats, device=device, **where)
+    return saved_target(path, data, threats, device=device, attacked=attacked, **where)
 
 
 def evaluate_target(

@@ -28,10 +28,10 @@ from generalist.core.files import (
     write_atomically,
     write_json,
 )
-from generalist.core.names import CURVE
+from generalist.core.names import ANALYSES, CURVE, OOD
 from generalist.core.yaml_text import parse_yaml
 from generalist.distributed import ranks
-from generalist.evaluation import SuiteResult, read_curve, read_record
+from generalist.evaluation import SuiteResult, read_curve, read_ood, read_record
 from generalist.models import load_model, read_extra
 from generalist.recipes.schema import (
     RUNTIME_FIELDS,
@@ -46,6 +46,7 @@ from generalist.training.journal import read_journal
 
 GLOBAL = "global"
 """The name of the global model among the models of a run."""
+_READERS = {CURVE: read_curve, OOD: read_ood}
 _RECIPE_DIGEST = "# digest: "
 """How the first line of a run's recipe.yaml begins."""
 
@@ -146,9 +147,9 @@ class RunPaths:
     def record_file(self, suite: str, name: str = GLOBAL) -> Path:
         return self.evaluations / f"{name}-{suite}.json"
 
-    def curve_figures(self, name: str = GLOBAL) -> tuple[Path, Path]:
-        """Accuracy against ε of a model, as PNG and as SVG."""
-        return self.figures / f"{name}-{CURVE}.png", self.figures / f"{name}-{CURVE}.svg"
+    def analysis_figures(self, suite: str, name: str = GLOBAL) -> tuple[Path, Path]:
+        """The figure of an analysis of a model, as PNG and as SVG."""
+        return self.figures / f"{name}-{suite}.png", self.figures / f"{name}-{suite}.svg"
 
     def dial_file(self, key: str) -> Path:
         """The evaluated point of that key."""
@@ -293,7 +294,7 @@ class Run(RunPaths):
         """The suites that the global model was evaluated by."""
         found = self.evaluations.glob(self.record_file("*").name)
         suites = sorted(path.stem.removeprefix(f"{GLOBAL}-") for path in found)
-        return [suite for suite in suites if suite != CURVE]
+        return [suite for suite in suites if suite not in ANALYSES]
 
     def record(self, suite: str, name: str = GLOBAL) -> dict[str, Any]:
         """The record of an evaluation, its figures recomputed from the verdicts of the images."""
@@ -303,20 +304,20 @@ class Run(RunPaths):
         """All records of attack suites on a model that can be believed; the others are left out with a warning."""
         found = []
         for path in sorted(self.evaluations.glob(self.record_file("*", name).name)):
-            if path != self.record_file(CURVE, name):
+            if path not in [self.record_file(suite, name) for suite in ANALYSES]:
                 try:
                     found.append(read_record(path))
                 except UserError as error:
                     warnings.warn(f"left out: {error}", stacklevel=2)
         return found
 
-    def curve_record(self, name: str = GLOBAL) -> dict[str, Any]:
-        """The record of a curve, its figures recomputed from the distances of the images."""
-        return read_curve(self.record_file(CURVE, name))
+    def analysis(self, suite: str, name: str = GLOBAL) -> dict[str, Any]:
+        """The record of a measurement that is no list of attacks (`ANALYSES`), its figures recomputed."""
+        return _READERS[suite](self.record_file(suite, name))
 
-    def write_curve(self, record: Mapping[str, Any], name: str = GLOBAL) -> None:
-        """Keep a sealed record of minimal distances."""
-        write_json(self.record_file(CURVE, name), record)
+    def write_analysis(self, record: Mapping[str, Any], name: str = GLOBAL) -> None:
+        """Keep a sealed record of such a measurement."""
+        write_json(self.record_file(record["suite"], name), record)
         remove_leftovers(self.evaluations)
 
     def write_record(self, result: SuiteResult, name: str = GLOBAL) -> None:
@@ -337,14 +338,6 @@ class Run(RunPaths):
 
     def write_dial(self, record: Mapping[str, Any]) -> None:
         write_json(self.dial_record_file, sealed(record))
-
-    def analysis(self, suite: str, name: str = GLOBAL) -> dict[str, Any]:
-        """The record of a measurement that is no attack on fixed radii, such as `ood` or `curve`."""
-        path = self.record_file(suite, name)
-        record = read_json(path)
-        if seal_holds(record) is not True:
-            raise UserError(f"{path} was changed since it was written (its digest differs); measure it again")
-        return record
 
     @property
     def environment(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import yaml
 
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import digest, fingerprint, user_path, write_atomically
-from generalist.core.names import CURVE
+from generalist.core.names import CURVE, OOD
 from generalist.evaluation.explained import Explanation, gallery
 from generalist.models import read_extra
 from generalist.recipes.catalogue import method_of
@@ -41,7 +41,6 @@ from generalist.version import __version__
 
 EXPLAINED = 6
 """So many runs have pictures; of more the page would become too large."""
-OOD = "ood"
 
 
 def write_report(

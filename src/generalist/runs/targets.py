@@ -36,6 +36,7 @@ class Target:
     flags: Sequence[Flag] = ()
     run: Run | None = None  # that the model is of
     name: str = GLOBAL  # of the model in that run
+    root: str | Path | None = None  # the folder that has the data, where it was said
 
 
 def cache_folder() -> Path:
@@ -59,7 +60,7 @@ def run_targets(
         wanted = _models(run, learners=learners)
         split = load_data(run.recipe, download=download, root=root).test
         for model in wanted:
-            yield _run_target(run, model, split, threats, title=f"{title}/{model}")
+            yield _run_target(run, model, split, threats, title=f"{title}/{model}", root=root)
 
 
 def run_target(
@@ -68,10 +69,12 @@ def run_target(
     """One model of a run, on the test split of its data, under its own threats if none are given."""
     _models(run, learners=False)
     split = load_data(run.recipe, download=download, root=None if root is None else Path(root)).test
-    return _run_target(run, name, split, threats, title=f"{run.folder.resolve().name}/{name}")
+    return _run_target(run, name, split, threats, title=f"{run.folder.resolve().name}/{name}", root=root)
 
 
-def _run_target(run: Run, name: str, split: Split, threats: Sequence[Threat], *, title: str) -> Target:
+def _run_target(
+    run: Run, name: str, split: Split, threats: Sequence[Threat], *, title: str, root: str | Path | None
+) -> Target:
     recipe, model = run.recipe, load(run.folder, name)
     about = {
         "data": recipe.data.name,
@@ -90,6 +93,7 @@ def _run_target(run: Run, name: str, split: Split, threats: Sequence[Threat], *,
         about,
         run=run,
         name=name,
+        root=recipe.data.root if root is None else root,
     )
 
 
@@ -114,15 +118,16 @@ def module_target(
     root: str | Path | None = None,
     size: int | None = None,
     download: bool = False,
+    attacked: bool = True,
 ) -> Target:
     """A module at hand, where it is, on named or given images. Nothing is kept unless a cache is named."""
-    _check_threats(threats)
+    _check_threats(threats, attacked)
     if isinstance(data, str | Path):
         split = images_for(model, data, root=root, size=size, download=download).split
         about = {"data": str(data), "split": "test", "weights": None}
     else:
         split, about = as_split(data), {}
-    return Target(type(model).__name__, model, split, threats, None, about=about)
+    return Target(type(model).__name__, model, split, threats, None, about=about, root=root)
 
 
 def saved_target(
@@ -133,16 +138,17 @@ def saved_target(
     device: str,
     root: str | Path | None,
     download: bool,
+    attacked: bool = True,
 ) -> Target:
-    """A saved model file, on images as its card wants them."""
-    _check_threats(threats)
+    """A saved model file, on images as its card wants them; threats are needed where it is attacked."""
+    _check_threats(threats, attacked)
     model = load(path)
     if isinstance(data, str | Path):
         split = images_for(model, data, root=root, download=download).split
     else:
         data, split = "", as_split(data)
     weights = path.with_suffix(".safetensors")
-    return _target(path.stem, model, split, threats, str(data), device=device, weights=weights)
+    return _target(path.stem, model, split, threats, str(data), device=device, weights=weights, root=root)
 
 
 def foreign_target(
@@ -158,9 +164,10 @@ def foreign_target(
     classes: int | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    attacked: bool = True,
 ) -> Target:
     """`module:callable` (or a network's name) with its weights, built for the images it is given."""
-    _check_threats(threats)
+    _check_threats(threats, attacked)
     images = images_for(None, data, root=root, size=size, download=download)
     channels, height, width = images.split.shape
     if height != width:
@@ -174,7 +181,7 @@ def foreign_target(
         load_weights(model, weights)
     if images.origin is not None and not images.numbered:
         _check_classes(model, images, data)
-    target = _target(name, model, images.split, threats, data, device=device, weights=weights)
+    target = _target(name, model, images.split, threats, data, device=device, weights=weights, root=root)
     return target if weights is not None else replace(target, flags=(no_weights(name),))
 
 
@@ -193,8 +200,8 @@ def _check_classes(model: nn.Module, images: EvaluationImages, data: str) -> Non
         )
 
 
-def _check_threats(threats: Sequence[Threat]) -> None:
-    if not threats:
+def _check_threats(threats: Sequence[Threat], attacked: bool) -> None:
+    if attacked and not threats:
         raise UserError(
             "a model that is not a run needs its threats, such as linf:8/255", command="--threat linf:8/255"
         )
@@ -214,6 +221,7 @@ def _target(
     *,
     device: str,
     weights: Path | None,
+    root: str | Path | None,
 ) -> Target:
     about = {"data": data, "split": "test", "weights": _weights(weights) if weights is not None else None}
-    return Target(title, model.eval().to(pick_device(device)), split, threats, cache_folder(), about=about)
+    return Target(title, model.eval().to(pick_device(device)), split, threats, cache_folder(), about=about, root=root)
