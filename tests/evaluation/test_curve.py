@@ -209,7 +209,7 @@ def test_damaged_distances_are_computed_again(cheap, tmp_path):
     whole = evaluate_curve(model, split, threats=[LINF], batch_size=3, cache=tmp_path)
     (file,) = tmp_path.iterdir()
     first, second = file.read_text().splitlines()
-    number = str(json.loads(first)["distances"].popitem()[1][0])
+    number = str(json.loads(first)["found"].popitem()[1][0])
     file.write_text(first.replace(number, "0.9") + "\n" + second + "\n")
     with pytest.warns(UserWarning, match="1 damaged line"):
         assert same(evaluate_curve(model, split, threats=[LINF], cache=tmp_path), whole)
