@@ -141,6 +141,14 @@ class RunPaths:
     def tensorboard(self) -> Path:
         return self.folder / "tensorboard"
 
+    @property
+    def mlflow(self) -> Path:
+        return self.folder / "mlflow"
+
+    @property
+    def wandb(self) -> Path:
+        return self.folder / "wandb"
+
     def model_file(self, name: str = GLOBAL) -> Path:
         return self.models_folder / f"{name}.safetensors"
 
