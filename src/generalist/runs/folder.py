@@ -467,6 +467,24 @@ def new_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
         raise
 
 
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder that is no run. Inside, it lies in a temporary folder beside `folder`; at the end it becomes that."""
+    check_free(folder)
+    _remove_partial(folder)
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    made = [place for place in folder.absolute().parents if not place.exists()]
+    try:
+        yield temporary
+        _put_in_place(temporary, folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        for place in made:
+            with suppress(OSError):  # it holds something else by now
+                place.rmdir()
+        raise
+
+
 def _remove_partial(folder: Path) -> None:
     """What killed processes left of the same folder; a killed process cannot clean up."""
     for path in folder.parent.glob(f".{folder.name}.*.partial"):

@@ -49,7 +49,10 @@ def open_trackers(run: Run, *, step: int, say: Callable[[str], None]) -> list[Tr
     """TensorBoard where it is installed, and what the recipe names; after `step` nothing is told twice."""
     board = open_tensorboard(run.tensorboard, step=step)
     found: list[Tracker] = [] if board is None else [board]
-    openers: dict[str, tuple[Callable[..., Tool], Path]] = {"mlflow": (open_mlflow, run.mlflow), "wandb": (open_wandb, run.wandb)}
+    openers: dict[str, tuple[Callable[..., Tool], Path]] = {
+        "mlflow": (open_mlflow, run.mlflow),
+        "wandb": (open_wandb, run.wandb),
+    }
     for name, (open_tool, folder) in openers.items():
         if name in run.recipe.track:
             ledger = Ledger.beside(folder)
