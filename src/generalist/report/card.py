@@ -11,6 +11,8 @@ from generalist.report.console import duration
 
 TAGS = ("adversarial-robustness", "generalist")
 MOST_CLASSES = 20
+OWN_IMAGES = ("folder", "npz")
+"""Names of data that name a format, not a dataset."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def model_card(facts: CardFacts) -> str:
 def front_matter(facts: CardFacts) -> dict[str, Any]:
     """What hubs list and search models by: the task, tags, data, and the measured figures."""
     matter: dict[str, Any] = {"pipeline_tag": "image-classification", "library_name": "pytorch", "tags": list(TAGS)}
-    if facts.data:
+    if facts.data and facts.data not in OWN_IMAGES:
         matter["datasets"] = [facts.data]
     if not facts.records:
         return matter

@@ -151,7 +151,7 @@ def _destination(out: str | Path | None, to: str, title: str) -> Path:
         raise UserError(f"{path} is a folder; give a file to write, such as {path / ('model' + suffix)}")
     others = {other for other in SUFFIXES.values() if other and other != suffix}
     if path.suffix in others:
-        raise UserError(f"{shown(str(path))} ends like another format; a {to} file ends in {suffix}")
+        raise UserError(f"{shown(str(path))} ends like another format; a file of {to} ends in {suffix}")
     return path if path.suffix == suffix else path.with_name(path.name + suffix)
 
 

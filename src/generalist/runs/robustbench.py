@@ -4,6 +4,7 @@ import shlex
 import warnings
 from collections.abc import Mapping
 from fractions import Fraction
+from pathlib import PurePath
 from typing import Any
 
 from generalist.attacks import STANDARD
@@ -80,6 +81,9 @@ def _record(run: Run, name: str) -> dict[str, Any]:
         raise UserError(f"{run.record_file(suites[0], name)} is not of standard AutoAttack; make it with: {again}")
     if is_outdated(run, run.record_file(suites[0], name), record, name):
         raise UserError(f"{run.record_file(suites[0], name)} is of other weights; make it with: {again}")
+    if run.recipe.data.limit is not None:
+        limit = run.recipe.data.limit
+        raise UserError(f"{run.folder} has a test split that data.limit={limit} cut; an entry is of all of it")
     images = _test_images(run)
     if record["images"] != images:
         raise UserError(
@@ -114,7 +118,8 @@ def _footnote(recipe: Recipe, record: Mapping[str, Any]) -> str:
     if recipe.select == "test":
         said.append("The checkpoint was selected on the test set.")
     if recipe.init is not None:
-        said.append(f"Training started from {recipe.init.from_}; additional_data must be true if that saw more data.")
+        start = PurePath(recipe.init.from_).name
+        said.append(f"Training started from {start}; additional_data must be true if that saw more data.")
     said += [flag["message"] for flag in record["red_flags"]]
     return " ".join(said)
 
