@@ -39,8 +39,8 @@ FIELDS = (
     "seed", "name", "description", "select", "data", "data.name", "data.root", "data.size", "data.limit",
     "data.crop", "data.workers", "data.validation", "data.extra", "model", "model.name", "model.width",
     "model.options", "init.from", "training.epochs", "training.batch_size", "training.device", "training.precision",
-    "training.accumulate", "needs", "track", "mixing.decay", "mixing.start", "mixing.every_epochs", "validation.threats",
-    "validation.steps", "learners", "learners.linf.gamma", "learners.natural.objective",
+    "training.accumulate", "needs", "track", "mixing.decay", "mixing.start", "mixing.every_epochs",
+    "validation.threats", "validation.steps", "learners", "learners.linf.gamma", "learners.natural.objective",
     "learners.linf.objective.threat", "learners.natural.optimizer.lr", "learners.natural.schedule",
     "learners.natural.gamma", "learners.linf.objective.steps", "tasks", "extends", "x.y.z",
 )  # fmt: skip
