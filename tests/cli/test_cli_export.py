@@ -1,6 +1,8 @@
 """`generalist export` and `train --track`: what they print, write and refuse."""
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cli_cases import TINY, Cli
@@ -24,11 +26,19 @@ def test_a_dialled_point_is_exported_like_any_run(cli: Cli, copied: Path) -> Non
     assert cli("dial", copied, *few, "--maximise", "natural", "--export", "picked").code == 0
     outcome = cli("export", "picked", "--to", "safetensors", "--json")
     assert outcome.code == 0, outcome.err
-    assert outcome.json["files"] == ["picked.safetensors", "picked.json", "picked.md"]
+    assert outcome.json["files"] == ["picked.safetensors", "picked.json", "picked.card.md"]
     assert outcome.json["largest_difference"] < 1e-5
-    card = Path("picked.md").read_text()
+    card = Path("picked.card.md").read_text()
     assert "a mixture of finished models, chosen afterwards: " in card
     assert "Suite `pgd20`" in card
+
+
+def test_where_it_was_pushed_is_said(cli: Cli, trained: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = SimpleNamespace(create_repo=lambda **_: "https://hub/me/mine", upload_folder=lambda **_: None)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(HfApi=lambda: api))
+    outcome = cli("export", trained.folder, "--out", "mine", "--push", "me/mine")
+    assert outcome.out.splitlines()[-1] == "pushed: https://hub/me/mine"
+    assert "pushing mine to me/mine" in outcome.err
 
 
 def test_only_the_path_where_quiet(cli: Cli, trained: Run) -> None:

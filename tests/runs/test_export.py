@@ -87,7 +87,7 @@ def test_the_card_has_the_measured_figures_of_this_model(trained: Run, tmp_path:
     assert trained.model_digest() in text
     for flag in record["red_flags"]:
         assert flag["message"] in text
-    of_learner = generalist.export(trained, "pt2", out=tmp_path / "learner", name="linf").path.with_suffix(".md")
+    of_learner = generalist.export(trained, "pt2", out=tmp_path / "learner", name="linf").path.with_suffix(".card.md")
     names = [metric["name"] for metric in front_matter(of_learner)["model-index"][0]["results"][0]["metrics"]]
     assert names == ["natural accuracy", "robust accuracy, PGD20, linf:1/20"]
 
@@ -99,7 +99,7 @@ def test_a_record_of_other_weights_is_left_out_of_the_card(run: Run, tmp_path: P
     generalist.save_model(model, run.model_file(), extra=read_extra(run.model_file()))
     with pytest.warns(UserWarning, match="left out of the card: .*global-pgd20.json is of other weights"):
         path = generalist.export(run, "pt2", out=tmp_path / "changed.pt2").path
-    assert "model-index" not in front_matter(path.with_suffix(".md"))
+    assert "model-index" not in front_matter(path.with_suffix(".card.md"))
 
 
 @pytest.mark.parametrize("to", ["pt2", "onnx", "safetensors"])
@@ -110,7 +110,7 @@ def test_a_file_and_its_card(to: str, trained: Run, tmp_path: Path, monkeypatch:
     exported = generalist.export(trained.folder, to)  # called as the run, here
     assert exported.path == Path(f"mine.{to}")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in exported.files)
-    card = Path("mine.md").read_text()
+    card = Path("mine.card.md").read_text()
     assert f'"mine.{to}"' in card
     code = card.split("```python\n")[1].split("```")[0]
     names: dict[str, Any] = {"images": torch.rand(3, 1, 8, 8).numpy()}
@@ -122,12 +122,12 @@ def test_a_file_and_its_card(to: str, trained: Run, tmp_path: Path, monkeypatch:
 
 
 def test_a_model_file_finds_its_run_while_it_lies_there(trained: Run, tmp_path: Path) -> None:
-    card = generalist.export(trained.model_file("linf"), "pt2", out=tmp_path / "a.pt2").path.with_suffix(".md")
+    card = generalist.export(trained.model_file("linf"), "pt2", out=tmp_path / "a.pt2").path.with_suffix(".card.md")
     assert "# mine-linf" in card.read_text()
     assert "model-index" in front_matter(card)
     for suffix in (".safetensors", ".json"):
         shutil.copy(trained.model_file("linf").with_suffix(suffix), tmp_path / f"alone{suffix}")
-    card = generalist.export(tmp_path / "alone.safetensors", "pt2", out=tmp_path / "b").path.with_suffix(".md")
+    card = generalist.export(tmp_path / "alone.safetensors", "pt2", out=tmp_path / "b").path.with_suffix(".card.md")
     assert "# alone" in card.read_text()
     assert "Nothing: this model has not been evaluated" in card.read_text()
     assert "chosen on the validation split" in card.read_text()
@@ -186,6 +186,25 @@ def test_mistakes_are_one_line(
         generalist.export(trained, **options)
     assert told in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_no_path_of_this_machine_goes_to_others(run: Run, tmp_path: Path) -> None:
+    here = str(tmp_path)
+    extra = read_extra(run.model_file())
+    extra["data"]["root"] = f"{here}/images"
+    extra["dial"] = {"mixture": "1/2 linf", "endpoints": {"linf": {"run": f"{here}/mine", "model": "linf"}}}
+    generalist.save_model(run.model(), run.model_file(), extra=extra)
+    exported = generalist.export(run, out=tmp_path / "hub")
+    for path in exported.files:
+        assert here.encode() not in path.read_bytes()
+    shared = read_extra(exported.path / "model.safetensors")
+    assert shared["dial"]["endpoints"]["linf"] == {"run": "mine", "model": "linf"}
+    assert generalist.load(exported.path / "model.safetensors").spec.classes == 10
+
+
+def test_a_model_file_is_one_model(trained: Run) -> None:
+    with pytest.raises(UserError, match=r"linf.safetensors is one model; the name of another goes with its run folder"):
+        generalist.export(trained.model_file("linf"), "pt2", name="global")
 
 
 def test_a_run_without_models_and_nothing_at_all(run: Run, tmp_path: Path) -> None:

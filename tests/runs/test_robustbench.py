@@ -66,6 +66,12 @@ def test_one_entry_is_of_one_threat(attacked: Run) -> None:
     assert robustbench_entry(attacked, "global", "l2:1")["eps"] == "1"
 
 
+@pytest.mark.filterwarnings(NO_LEADERBOARD)
+def test_the_only_threat_needs_no_naming(run: Run) -> None:
+    changed(run, threats={"linf:3/20": run.record("autoattack")["threats"]["linf:3/20"]})
+    assert robustbench_entry(run, "global")["eps"] == "3/20"
+
+
 def test_a_threat_of_a_leaderboard_is_not_warned_of(
     attacked: Run, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:

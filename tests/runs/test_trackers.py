@@ -5,10 +5,12 @@ import json
 import os
 import shutil
 import socket
+import string
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,6 +80,61 @@ def test_mlflow_has_the_run_once_however_often_it_was_stopped(tmp_path: Path, co
     assert found.data.params["learners.linf.objective.threat"] == "linf:3/20"
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
     assert contacted == []
+
+
+class Server:
+    """What is used of MLflow's client, kept in memory."""
+
+    def __init__(self) -> None:
+        self.metrics: list[SimpleNamespace] = []
+        self.params: dict[str, str] = {}
+        self.statuses: list[str] = []
+        self.experiments: list[str] = []
+
+    def __call__(self, *, tracking_uri: str) -> "Server":
+        assert tracking_uri == "http://server"
+        return self
+
+    def get_experiment_by_name(self, name: str) -> SimpleNamespace | None:
+        return SimpleNamespace(experiment_id="7") if name in self.experiments else None
+
+    def create_experiment(self, name: str) -> str:
+        self.experiments.append(name)
+        return "7"
+
+    def create_run(self, experiment: str, *, tags: dict[str, str]) -> SimpleNamespace:
+        assert (experiment, tags["mlflow.runName"]) == ("7", "run")
+        self.statuses.append("RUNNING")
+        return SimpleNamespace(info=SimpleNamespace(run_id="r1"))
+
+    def log_batch(self, run: str, *, metrics: Sequence[Any] = (), params: Sequence[Any] = ()) -> None:
+        assert run == "r1"
+        assert len(params) <= 100
+        self.metrics += metrics
+        self.params |= {param.key: param.value for param in params}
+
+    def update_run(self, run: str, *, status: str) -> None:
+        self.statuses.append(status)
+
+    set_terminated = update_run
+
+
+def test_a_server_of_mlflow_is_used_where_one_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server()
+    metric = lambda key, value, at, step: SimpleNamespace(key=key, value=value, step=step)  # noqa: E731
+    entities = SimpleNamespace(Metric=metric, Param=lambda key, value: SimpleNamespace(key=key, value=value))
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=server, entities=entities))
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://server")
+    stopped_after(recipe("mlflow"), tmp_path / "run", 5)
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    run = generalist.train(recipe("mlflow"), out=tmp_path / "run", resume=True)
+    assert server.statuses == ["RUNNING", "KILLED", "RUNNING", "FINISHED"]
+    points = [(metric.step, metric.value) for metric in server.metrics if metric.key == NATURAL]
+    assert points == journal_points(run)
+    assert len({(metric.key, metric.step) for metric in server.metrics}) == len(server.metrics)
+    assert all(set(metric.key) <= set(string.ascii_letters + string.digits + "_-. :/") for metric in server.metrics)
+    assert server.params["training.epochs"] == "3"
+    assert not (run.mlflow / "mlflow.db").exists()
 
 
 def logged_messages(content: bytes, *, header: int = 7, block: int = 32768) -> Iterator[bytes]:
@@ -194,6 +251,13 @@ def test_what_is_not_installed_is_missed_before_anything_is_written(
     with pytest.raises(UserError, match=rf"track: {name} needs .*pip install 'robust-generalist\[{name}\]'"):
         generalist.train(recipe(name), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_tensorboard_that_nobody_asked_for_is_not_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    run = generalist.train("digits-nt", out=tmp_path / "run", overrides=SMALL)
+    assert run.finished
+    assert not run.tensorboard.exists()
 
 
 def test_a_tool_that_cannot_be_opened_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,6 +118,8 @@ def export(
     if to == "onnx":
         import_onnx()
     given = source.folder if isinstance(source, Run) else user_path(source)
+    if name is not None and given.is_file():
+        raise UserError(f"{given} is one model; the name of another goes with its run folder")
     if to == "robustbench":
         return _write_entry(given, out, name, threat)
     reporter = reporter or make_reporter(quiet=not progress)
@@ -171,13 +173,25 @@ def _source(path: Path, name: str | None) -> _Source:
     found = _run_of(path)
     if found is not None:
         run, own = found
-        name = name or own
+        name = own if name is None else name
         model: Any = load(run.folder, name)
         title = run.folder.resolve().name + ("" if name == GLOBAL else f"-{name}")
-        return _Source(title, name, model, run.model_digest(name), read_extra(run.model_file(name)), run)
+        return _Source(title, name, model, run.model_digest(name), _public(read_extra(run.model_file(name))), run)
     model = load(path)
     weights = path.with_name(path.name.removesuffix(".json").removesuffix(".safetensors") + ".safetensors")
-    return _Source(weights.stem, weights.stem, model, digest(weights.read_bytes()), read_extra(path))
+    return _Source(weights.stem, weights.stem, model, digest(weights.read_bytes()), _public(read_extra(path)))
+
+
+def _public(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """What lies beside a model, without the paths of this machine: it goes to other people."""
+    shared = dict(extra)
+    if isinstance(shared.get("data"), Mapping):
+        shared["data"] = {**shared["data"], "root": None}
+    if isinstance(shared.get("dial"), Mapping):
+        endpoints = shared["dial"].get("endpoints", {})
+        named = {name: {**one, "run": Path(one["run"]).name} for name, one in endpoints.items()}
+        shared["dial"] = {**shared["dial"], "endpoints": named}
+    return shared
 
 
 def _facts(source: _Source, load_line: str) -> CardFacts:
@@ -254,7 +268,7 @@ def _write_program(
 def _card_file(path: Path, source: _Source, to: str) -> tuple[Path, bytes]:
     """The card that lies beside an exported file."""
     text = model_card(_facts(source, LOAD[to].format(file=path.name)))
-    return path.with_suffix(".md"), text.encode()
+    return path.with_suffix(".card.md"), text.encode()
 
 
 def _write_hub_folder(source: _Source, path: Path, advance: Advance) -> Exported:

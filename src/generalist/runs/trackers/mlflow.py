@@ -35,7 +35,7 @@ class MLflow:
 def import_mlflow() -> Any:
     """MLflow without its usage reports, which are on unless switched off before it is imported."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    for part in ("sqlalchemy", "alembic"):  # the database of its light edition
+    for part in () if os.environ.get("MLFLOW_TRACKING_URI") else ("sqlalchemy", "alembic"):  # for the local database
         import_extra(part, extra="mlflow", needed_by="track: mlflow")
     return import_extra("mlflow", extra="mlflow", needed_by="track: mlflow")
 
