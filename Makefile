@@ -27,7 +27,7 @@ setup: $(READY) ## install everything into .venv
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools torch==2.13.0
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,tensorboard]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-build-isolation -e '.[dev,tensorboard,onnx,wandb]'
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps adv-lib
 	@touch $@
 

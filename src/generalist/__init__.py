@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from generalist.runs.compare import compare
     from generalist.runs.dial import Dial, dial
     from generalist.runs.evaluate import evaluate
+    from generalist.runs.export import export
     from generalist.runs.folder import Run, load
     from generalist.runs.front import fronts
     from generalist.runs.modules import measure_modules
@@ -74,6 +75,7 @@ __all__ = [
     "compare",
     "dial",
     "evaluate",
+    "export",
     "fronts",
     "load",
     "load_dataset",
@@ -90,6 +92,7 @@ __all__ = [
 
 _HOMES = {
     "runs.evaluate": ("evaluate",),
+    "runs.export": ("export",),
     "runs.folder": ("Run", "load"),
     "runs.front": ("fronts",),
     "runs.modules": ("measure_modules",),

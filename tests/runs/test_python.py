@@ -190,10 +190,10 @@ def test_a_tracker_gets_the_numbers_and_is_closed(tmp_path, monkeypatch):
         def log(self, values, *, step):
             logged.setdefault(step, {}).update(values)
 
-        def close(self):
-            closed.append(True)
+        def close(self, *, completed):
+            closed.append(completed)
 
-    monkeypatch.setattr("generalist.runs.recorder.open_trackers", lambda run, *, step: [Tracker()])
+    monkeypatch.setattr("generalist.runs.recorder.open_trackers", lambda run, *, step, say: [Tracker()])
     run = generalist.train("digits-nt", out=tmp_path / "nt", overrides=SMALL)
     last = [row for row in run.metrics if row["kind"] == "validation"][-1]
     values = logged[last["step"]]

@@ -16,6 +16,7 @@ from generalist.cli.dial import dial_command
 from generalist.cli.doctor import doctor_command
 from generalist.cli.eval import eval_command
 from generalist.cli.explain import explain_command
+from generalist.cli.export import export_command
 from generalist.cli.front import front_command
 from generalist.cli.importing import importing
 from generalist.cli.messages import complain
@@ -44,6 +45,7 @@ app.command("front")(front_command)
 app.command("report")(report_command)
 app.command("explain")(explain_command)
 app.command("modules")(modules_command)
+app.command("export")(export_command)
 app.add_typer(recipes_app, name="recipes")
 app.command("doctor")(doctor_command)
 

@@ -11,6 +11,7 @@ from generalist.cli.importing import importing
 from generalist.cli.messages import complain
 from generalist.cli.options import Download, Json, Method, Quiet, RecipeName, Root, Set, with_root, written
 from generalist.core.errors import UserError
+from generalist.core.names import TRACKER_NAMES
 
 if TYPE_CHECKING:
     from generalist.recipes.schema import Recipe
@@ -31,6 +32,10 @@ def train_command(
         int | None,
         typer.Option("--ranks", min=1, max=4096, help="With --dry-run: where so many ranks would have the learners."),
     ] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help=f"{', '.join(TRACKER_NAMES)}: what follows the run, repeatable."),
+    ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -43,7 +48,8 @@ def train_command(
         from generalist.runs.train import train
         from generalist.training.guards import Interrupted
 
-    loaded = with_root(load_recipe(recipe, set_ or [], method=method), root)
+    changed = [*(set_ or []), *([f"track={json.dumps(track)}"] if track else [])]
+    loaded = with_root(load_recipe(recipe, changed, method=method), root)
     if dry_run:
         _show_plan(loaded, download=download, as_json=as_json, processes=processes or ranks.world())
         return
@@ -54,7 +60,7 @@ def train_command(
     try:
         run = train(loaded, out=folder, resume=resume, download=download, reporter=reporter)
     except Interrupted as stopped:
-        changes = [part for change in set_ or [] for part in ("--set", change)]
+        changes = [part for change in changed for part in ("--set", change)]
         changes += ["--method", method] if method else []
         changes += [] if root is None else ["--root", str(root)]
         again = shlex.join(["generalist", "train", recipe, *changes, "--out", str(folder), "--resume"])

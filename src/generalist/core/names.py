@@ -11,3 +11,9 @@ CURVE, OOD = "curve", "ood"
 
 ANALYSES = (CURVE, OOD)
 """Suites that are no list of attacks: each has a record, a table and a figure of its own."""
+
+TRACKER_NAMES = ("tensorboard", "mlflow", "wandb")
+"""The tools that can follow a run while it trains."""
+
+EXPORT_FORMATS = ("safetensors", "pt2", "onnx", "hub-folder", "robustbench")
+"""What a model can be exported to; the last is the entry of an evaluation, without the model."""

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from generalist.core.errors import UserError, unknown
+from generalist.core.extras import import_extra
 from generalist.core.user_code import first_line, importable_here, raised
 from generalist.models.registry import MODELS
 
@@ -20,14 +21,7 @@ def is_foreign(name: str) -> bool:
 
 def timm_builder(name: str, options: Mapping[str, Any]) -> Builder:
     """The builder of a timm network with random weights."""
-    try:
-        import timm
-    except Exception as error:
-        # A broken installation fails in many ways; all of them mean that timm cannot be used here.
-        reason = first_line(error)
-        raise UserError(
-            f"model 'timm/{name}' needs timm ({reason}); install it with: pip install 'robust-generalist[timm]'"
-        ) from None
+    timm = import_extra("timm", extra="timm", needed_by=f"model 'timm/{name}'")
     if name not in timm.list_models():
         raise unknown("timm model", name, timm.list_models())
 

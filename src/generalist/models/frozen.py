@@ -31,7 +31,11 @@ def frozen(model: nn.Module) -> Iterator[nn.Module]:
     modes = [(module, module.training) for module in model.modules()]
     wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     try:
-        model.eval()
+        try:
+            model.eval()
+        except NotImplementedError:  # a program of torch.export has its mode traced in
+            for module, _ in modes:
+                module.training = False
         for parameter, _ in wanted:
             parameter.requires_grad_(False)
         yield model

@@ -21,6 +21,7 @@ from pydantic import (
 
 from generalist.core.errors import LONGEST_VALUE, UserError, cut, shown, unknown
 from generalist.core.files import LONGEST_NAME, file_name
+from generalist.core.names import TRACKER_NAMES
 from generalist.core.registry import Registry, explain
 from generalist.core.schedules import SCHEDULES
 from generalist.core.threat import Threat, parse_fraction
@@ -183,6 +184,17 @@ def _text(value: str) -> str:
     return value
 
 
+def _track(value: Any) -> Any:
+    """The names of tools that follow the run; one may stand alone."""
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple):
+        raise ValueError(f"takes any of {', '.join(TRACKER_NAMES)}, got {shown(value)}")
+    for name in names:
+        if name not in TRACKER_NAMES:
+            raise ValueError(str(unknown("tracker", name, TRACKER_NAMES)))
+    return tuple(dict.fromkeys(names))
+
+
 LONGEST_TEXT = 1000
 Text = Annotated[str, AfterValidator(_text)]
 MOST_LEARNERS, MOST_THREATS = 30, 20
@@ -337,6 +349,8 @@ class Recipe(Section):
     validation: ValidationSection
     select: Rule = "validation"
     init: InitSection | None = None
+    track: Annotated[tuple[str, ...], BeforeValidator(_track), RUNTIME_ONLY] = ()
+    """Tools that follow the run beside TensorBoard, which does so wherever it is installed: mlflow, wandb."""
     needs: dict[str, Text] = {}
     """Networks that must be trained before, by what objectives call them: a run, a weights file, or a recipe's name."""
 

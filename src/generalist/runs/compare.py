@@ -2,7 +2,7 @@
 
 import shlex
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from generalist.report.classwise import ClassComparison
 from generalist.report.comparison import Comparison, Entry, check_alike, distinct_names, make_comparison
 from generalist.report.ood_comparison import check_alike_ood, make_ood_comparison
 from generalist.report.paper import network_of, paper_table
-from generalist.runs.folder import Run, RunPaths
+from generalist.runs.folder import GLOBAL, Run, RunPaths
 
 
 def compare(runs: Sequence[Run | str | Path], *, suite: str | None = None, paper: str | None = None) -> Comparison:
@@ -188,18 +188,18 @@ def entry_of(run: Run, name: str, suite: str) -> Entry:
         selected_by=summary.get("selected_by", recipe.select),
         seconds=summary.get("seconds"),
         record=record,
-        outdated=_outdated(run, run.record_file(suite), record),
+        outdated=is_outdated(run, run.record_file(suite), record),
     )
 
 
-def _outdated(run: Run, path: Path, record: dict[str, Any]) -> bool:
+def is_outdated(run: Run, path: Path, record: Mapping[str, Any], name: str = GLOBAL) -> bool:
     """Whether the record is of another model than the run has now."""
-    model = run.model_file()
+    model = run.model_file(name)
     if not model.is_file():
         return False
     weights = record.get("weights")
     if weights is not None:
-        return bool(weights["sha256"] != run.model_digest())
+        return bool(weights["sha256"] != run.model_digest(name))
     if model.stat().st_mtime <= path.stat().st_mtime:
         return False  # the file's time may be that of a copy, so a newer one is only a reason to look
-    return model_hash(run.model()) != record.get("model_sha256")
+    return model_hash(run.model(name)) != record.get("model_sha256")

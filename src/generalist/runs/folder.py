@@ -141,6 +141,14 @@ class RunPaths:
     def tensorboard(self) -> Path:
         return self.folder / "tensorboard"
 
+    @property
+    def mlflow(self) -> Path:
+        return self.folder / "mlflow"
+
+    @property
+    def wandb(self) -> Path:
+        return self.folder / "wandb"
+
     def model_file(self, name: str = GLOBAL) -> Path:
         return self.models_folder / f"{name}.safetensors"
 
@@ -456,6 +464,24 @@ def new_run(folder: Path, recipe: Recipe) -> Iterator[Run]:
             for place in made:
                 with suppress(OSError):  # it holds something else by now
                     place.rmdir()
+        raise
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder that is no run. Inside, it lies in a temporary folder beside `folder`; at the end it becomes that."""
+    check_free(folder)
+    _remove_partial(folder)
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
+    made = [place for place in folder.absolute().parents if not place.exists()]
+    try:
+        yield temporary
+        _put_in_place(temporary, folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        for place in made:
+            with suppress(OSError):  # it holds something else by now
+                place.rmdir()
         raise
 
 

@@ -135,17 +135,19 @@ def recorder(run: Run, experiment: Experiment, reporter: Reporter) -> Iterator[R
     state = experiment.state
     main = ranks.is_main()
     journal = Journal(run.metrics_file, run=state.owner["recipe"], step=state.step) if main else NullJournal()
-    trackers = open_trackers(run, step=state.step) if main else []
+    trackers = open_trackers(run, step=state.step, say=reporter.say) if main else []
+    completed = False
     try:
         recipe, step, plan = experiment.recipe, experiment.state.step, experiment.plan
         validated = min(len(experiment.selection_split), recipe.validation.images or len(experiment.selection_split))
         workload = Workload.of(recipe, plan, validated=validated, ranks=ranks.world(), depths=experiment.depths)
         with reporter.bar(recipe.name, step, plan.steps, share=workload.share(step)):
             yield Recorder(run, experiment, reporter, journal, trackers, workload)
+        completed = True
     finally:
         journal.close()
         for tracker in trackers:
-            tracker.close()
+            tracker.close(completed=completed)
 
 
 def _added(sent: Sequence[Mapping[str, int]]) -> dict[str, int]:

@@ -26,6 +26,7 @@ from generalist.report.console import Reporter, Silent, make_reporter
 from generalist.runs.experiment import Experiment, build, build_network
 from generalist.runs.folder import Run, claimed_folder
 from generalist.runs.recorder import recorder
+from generalist.runs.trackers import check_trackers
 from generalist.training.guards import interrupts
 from generalist.training.loop import fit
 from generalist.training.placement import Phase, phases
@@ -79,6 +80,7 @@ def train(
         if finished is not None:
             reporter.say(f"{folder} is finished already")
             return finished
+        ranks.run_on_main(lambda: check_trackers(recipe.track))
         needs = {need: _needed(source) for need, source in recipe.needs.items()}
         experiment = build(recipe, download=download)  # what cannot be built leaves no folder behind
         run = claimed.begin()
