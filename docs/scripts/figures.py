@@ -162,9 +162,7 @@ def draw_bound() -> Figure:
         axis.text(x + {"left": -0.05, "right": 0.05}.get(side, 0), 1.31, text, ha=side, va="bottom", fontsize=9)
     axis.plot([3.1, 3.1], [0.68, 1.24], color=LEARNERS["l2"], lw=1.4, ls=(0, (3, 2)))
     axis.text(3.1, 0.6, "the true robust accuracy:\nsomewhere here, unknown", ha="center", va="top", fontsize=8.5)
-    axis.text(
-        5.4, 0.6, "images for which a wrong answer\nwas found: proven", ha="center", va="top", fontsize=8.5
-    )
+    axis.text(5.4, 0.6, "images for which a wrong answer\nwas found: proven", ha="center", va="top", fontsize=8.5)
     axis.text(0.2, 1.31, "0 %", ha="left", va="bottom", fontsize=9)
     axis.text(7.0, 1.31, "100 %", ha="right", va="bottom", fontsize=9)
     axis.text(1.2, 0.96, "robust", ha="center", va="center", fontsize=9)

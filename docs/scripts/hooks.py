@@ -1,5 +1,6 @@
-"""What the site makes while it is built: pages from the types, and the index of public names."""
+"""What the site makes while it is built: pages from the types, the reference, and parts of README and CONTRIBUTING."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,16 +38,12 @@ def reference() -> str:
         lines += [f"## {title}", ""] if present else []
         for name in present:
             home = next(home for home, these in generalist._HOMES.items() if name in these)
-            lines += [*_directive(f"generalist.{home}.{name}", name), ""]
+            lines += [f"::: generalist.{home}.{name}", ""]
     lines += ["## Attacks", "", "All of them are in `generalist.attacks`.", ""]
     for name in dict.fromkeys(["autoattack", *attacks.__all__]):
         if callable(getattr(attacks, name)) and name != "ATTACKS":
-            lines += [*_directive(f"generalist.attacks.{name}", name), ""]
+            lines += [f"::: generalist.attacks.{name}", ""]
     return "\n".join(lines)
-
-
-def _directive(path: str, name: str) -> list[str]:
-    return [f"::: {path}"]
 
 
 PARTS = {
@@ -57,10 +54,15 @@ PARTS = {
 }
 
 
+def included(file: str, part: str | None) -> str:
+    """A file of the repository, or what stands between `<!-- part: NAME -->` and `<!-- end -->` in it."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    if part is not None:
+        (text,) = re.findall(rf"^<!-- part: {part} -->\n(.*?)^<!-- end -->", text, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"\]\(docs/", "](", text)
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """`<!-- generated: recipe fields -->` → what it stands for."""
-    for name, part in PARTS.items():
-        mark = f"<!-- generated: {name} -->"
-        if mark in markdown:
-            markdown = markdown.replace(mark, part())
-    return markdown
+    """`<!-- generated: recipe fields -->` and `<!-- include: README.md demo -->` → what they stand for."""
+    markdown = re.sub(r"<!-- generated: ([\w ]+) -->", lambda found: PARTS[found[1]](), markdown)
+    return re.sub(r"<!-- include: (\S+)(?: (\S+))? -->", lambda found: included(found[1], found[2]), markdown)
