@@ -12,6 +12,7 @@ import fields  # noqa: E402
 
 import generalist  # noqa: E402
 from generalist import attacks  # noqa: E402
+from generalist.core.registry import Registry  # noqa: E402
 
 GROUPS = {
     "Train, attack, compare": ("train", "evaluate", "compare", "dial", "write_report", "measure_modules"),
@@ -41,8 +42,9 @@ def reference() -> str:
             lines += [f"::: generalist.{home}.{name}", ""]
     lines += ["## Attacks", "", "All of them are in `generalist.attacks`.", ""]
     for name in dict.fromkeys(["autoattack", *attacks.__all__]):
-        if callable(getattr(attacks, name)) and name != "ATTACKS":
-            lines += [f"::: generalist.attacks.{name}", ""]
+        attack = getattr(attacks, name)
+        if callable(attack) and not isinstance(attack, Registry):
+            lines += [f"::: {attack.__module__}.{attack.__name__}", ""]  # modules have the same names
     return "\n".join(lines)
 
 
