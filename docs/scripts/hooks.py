@@ -15,7 +15,7 @@ from generalist import attacks  # noqa: E402
 from generalist.core.registry import Registry  # noqa: E402
 
 GROUPS = {
-    "Train, attack, compare": ("train", "evaluate", "compare", "dial", "write_report", "measure_modules"),
+    "Train, attack, compare": ("train", "evaluate", "compare", "fronts", "dial", "write_report", "measure_modules"),
     "Runs and models": ("Run", "load", "Dial", "build_model", "load_model", "save_model", "load_weights"),
     "Recipes, data, suites": (
         "Recipe", "load_recipe", "recipe_names", "Dataset", "load_dataset", "Suite", "SuiteResult", "load_suite",
