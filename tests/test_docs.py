@@ -59,7 +59,7 @@ class Reader:
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self.folder, self.environment = folder, environment
-        self.trained: set[str] = set()
+        self.done: list[list[str]] = []
 
     def follow(self, language: str, text: str) -> None:
         if language == "yaml":
@@ -90,14 +90,11 @@ class Reader:
         check_arguments(words)
         if words[0] == "train" and ("--dry-run" in words or not self._has_data(words)):
             self._recipe(words)
-        elif line.startswith("torchrun") or line in self.trained:
-            return
-        elif words[0] == "train":
-            self.trained.add(line)
+        elif not line.startswith("torchrun") and not (words[0] in ("train", "dial") and words in self.done):
+            self.done.append(words)
             changes = [word for change in SHORT for word in ("--set", change)]
-            run_command_forked([*words, *changes], folder=self.folder, environment=self.environment)
-        else:
-            run_command_forked(cut_short(words), folder=self.folder, environment=self.environment)
+            short = [*words, *changes] if words[0] == "train" else cut_short(words)
+            run_command_forked(short, folder=self.folder, environment=self.environment)
 
     def _recipe(self, words: list[str], *, changed: bool = True) -> Recipe:
         changes = [change for option, change in pairwise(words) if option == "--set"]
