@@ -17,7 +17,7 @@ SECONDS ?= 1800
 CORES := $(shell getconf _NPROCESSORS_ONLN)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo methods test long fuzz kills ranks lint bench clean
+.PHONY: help setup demo methods test long fuzz kills ranks lint bench docs clean
 
 help: ## show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
@@ -83,6 +83,10 @@ bench: $(READY) ## speed against the textbook loop and against the bare passes, 
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/methods.py
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/attack.py
 
+docs: $(READY) ## the documentation as a site; open site/index.html, no server and no network are needed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "site: site/index.html"
+
 clean: ## remove .venv, caches and the demo's runs
-	rm -rf $(VENV) $(RUNS) .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(RUNS) site .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

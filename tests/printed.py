@@ -7,14 +7,37 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from run_cases import exit_code, forked_command
+import torch
+
+import generalist
+from run_cases import exit_code, forked, forked_command
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
     """(language, text) of every block that has a language, in their order."""
     return re.findall(r"^```(\w+)\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+
+
+FOREIGN = """
+from torch import nn
+
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, 10))
+"""
+
+
+def write_foreign_model(folder: Path) -> None:
+    """What a reader is said to have: somebody's module with its weights, theirs.py and theirs.pt."""
+    (folder / "theirs.py").write_text(FOREIGN)
+    split: Any = generalist.load_dataset("digits").train
+    x = split.images.float().flatten(1) / 255
+    centres = torch.stack([x[split.labels == k].mean(0) for k in range(10)])
+    torch.save({"1.weight": 4 * centres, "1.bias": -2 * centres.square().sum(1)}, folder / "theirs.pt")
 
 
 def shortened(language: str, text: str, changes: Sequence[str]) -> str:
@@ -50,14 +73,36 @@ def run_block(language: str, text: str, *, folder: Path, environment: Mapping[st
 
 
 def run_block_forked(language: str, text: str, *, folder: Path, environment: Mapping[str, str]) -> None:
-    """The same, but every `generalist …` of bash is a copy of this process, which does not import torch anew."""
+    """The same, but Python and every `generalist …` of bash run in copies of this process: they import nothing anew."""
+    log = folder.with_suffix(".log")
+    if language == "python":
+        child = forked(partial(_execute, text, log, folder, environment))
+        assert exit_code(child) == 0, f"{text}\n{log.read_text()}"
+        return
     lines = text.replace("\\\n", " ").splitlines()
     if language != "bash" or not all(line.startswith("generalist ") for line in lines):
         run_block(language, text, folder=folder, environment=environment)
         return
-    log = folder.with_suffix(".log")
     for line in lines:
-        _, *words = shlex.split(line, comments=True)
-        given = [found for word in words for found in sorted(glob.glob(word, root_dir=folder)) or [word]]
-        child = forked_command(given, log, folder=folder, **environment)
-        assert exit_code(child) == 0, f"{line}\n{log.read_text()}"
+        run_command_forked(shlex.split(line, comments=True)[1:], folder=folder, environment=environment)
+
+
+def run_command_forked(words: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> None:
+    """`generalist …` in a copy of this process, with patterns expanded as a shell does; it has to end well."""
+    log = folder.with_suffix(".log")
+    given = [found for word in words for found in sorted(glob.glob(word, root_dir=folder)) or [word]]
+    child = forked_command(given, log, folder=folder, **environment)
+    assert exit_code(child) == 0, f"generalist {shlex.join(words)}\n{log.read_text()}"
+
+
+def _execute(text: str, log: Path, folder: Path, environment: Mapping[str, str]) -> None:
+    """Python as `python -c` in the folder runs it; what it says is added to the log."""
+    sys.settrace(None)
+    os.chdir(folder)
+    os.environ.update(environment)
+    sys.path.insert(0, str(folder))
+    with log.open("a") as stream:
+        for number in (1, 2):
+            os.dup2(stream.fileno(), number)
+        exec(compile(text, "printed", "exec"), {"__name__": "__main__"})
+        sys.stdout.flush()

@@ -6,24 +6,14 @@ made here.
 """
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
-import generalist
 from generalist.recipes.catalogue import load_recipe
-from printed import blocks, reader_environment, run_block_forked, shortened
+from printed import blocks, reader_environment, run_block_forked, shortened, write_foreign_model
 
 README = Path(__file__).parents[1] / "README.md"
 SHORT = ["training.epochs=2", "data.limit=200", "model.width=8"]
-FOREIGN = """
-from torch import nn
-
-class Net(nn.Sequential):
-    def __init__(self):
-        super().__init__(nn.Flatten(), nn.Linear(64, 10))
-"""
 
 
 @pytest.fixture
@@ -31,11 +21,7 @@ def folder(tmp_path: Path) -> Path:
     """What a reader has: somebody's module with its weights."""
     here = tmp_path / "here"
     here.mkdir()
-    (here / "theirs.py").write_text(FOREIGN)
-    split: Any = generalist.load_dataset("digits").train
-    x = split.images.float().flatten(1) / 255
-    centres = torch.stack([x[split.labels == k].mean(0) for k in range(10)])
-    torch.save({"1.weight": 4 * centres, "1.bias": -2 * centres.square().sum(1)}, here / "theirs.pt")
+    write_foreign_model(here)
     return here
 
 

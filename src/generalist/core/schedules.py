@@ -49,6 +49,7 @@ def within(schedule: Schedule, start: Fraction, end: Fraction) -> Schedule:
 
 @SCHEDULES.register("constant")
 def constant(progress: Fraction) -> float:
+    """1, always."""
     return 1.0
 
 
@@ -58,6 +59,7 @@ def _breakpoints(options: Mapping[str, Any]) -> None:
 
 @SCHEDULES.register("piecewise", check=_breakpoints)
 def piecewise(progress: Fraction, *, at: tuple[Exact, ...], values: tuple[NonNegativeFloat, ...]) -> float:
+    """Linear between breakpoints."""
     return interpolate(progress, at, values)
 
 
@@ -69,7 +71,12 @@ def staircase(progress: Fraction, *, at: tuple[Exact, ...], values: tuple[NonNeg
 
 @SCHEDULES.register("cosine")
 def cosine(progress: Fraction, *, warmup: Annotated[float, Field(ge=0, lt=1)] = 0.0, end: Unit = 0.0) -> float:
-    """Up linearly over `warmup`, then down half a cosine to `end`."""
+    """Up linearly, then down half a cosine.
+
+    Args:
+        warmup: The share of training over which it rises to 1.
+        end: The value at the end.
+    """
     if progress < warmup:
         return float(progress) / warmup
     share = (float(progress) - warmup) / (1 - warmup)
@@ -78,5 +85,9 @@ def cosine(progress: Fraction, *, warmup: Annotated[float, Field(ge=0, lt=1)] = 
 
 @SCHEDULES.register("cyclic")
 def cyclic(progress: Fraction, *, peak: InsideTraining = 0.4) -> float:
-    """Up linearly to `peak`, down linearly to 0 (Fast-AT's schedule)."""
+    """Up linearly, then down linearly to 0 (Fast-AT's schedule).
+
+    Args:
+        peak: The share of training at which it reaches 1.
+    """
     return float(progress) / peak if progress < peak else (1 - float(progress)) / (1 - peak)

@@ -29,7 +29,13 @@ def adversarial(
     random_start: bool = True,
     label_smoothing: Unit = 0.0,
 ) -> Loss:
-    """β·CE(x') + (1−β)·CE(x), x' from PGD on CE; step ε/4 unless given (CVPR Eq. 1)."""
+    """β·CE(x') + (1−β)·CE(x), x' from PGD on CE (CVPR Eq. 1).
+
+    Args:
+        beta: The share of the adversarial term; 1 is AT, ½ is half-half.
+        random_start: Start the attack from a random point of the ball instead of the image.
+        label_smoothing: The share of the label that is spread over all classes.
+    """
     generator = context.generator
     x_adv = pgd(
         model, x, y, threat=threat, steps=steps, step_size=step_size, random_start=random_start, generator=generator

@@ -27,7 +27,12 @@ def agr(
     start: Share = Fraction(155, 200),
     longest: PositiveFloat = 0.1,
 ) -> Loss:
-    """AT before `start` (a share of training); after it, `reconciled` gradients no longer than `longest`."""
+    """AT at first; late in training the gradients of CE(x') and CE(x) are reconciled, tensor by tensor.
+
+    Args:
+        start: The share of training from which on they are reconciled.
+        longest: The largest norm of a reconciled gradient.
+    """
     x_adv = pgd(model, x, y, threat=threat, steps=steps, step_size=step_size, generator=context.generator)
 
     def loss() -> LossTerms:

@@ -11,7 +11,11 @@ from generalist.objectives.registry import OBJECTIVES
 
 @OBJECTIVES.register("corrupted")
 def corrupted(model: nn.Module, x: Tensor, y: Tensor, *, context: StepContext, severity: PositiveFloat = 0.3) -> Loss:
-    """CE of each image under one of four corruptions, of a strength drawn from 0 to `severity`."""
+    """CE of each image under one of four corruptions: noise, blur, contrast, brightness.
+
+    Args:
+        severity: The largest strength; each image draws its own from 0 up.
+    """
     inputs = corrupt(x, context, severity=severity)
     return lambda: LossTerms(F.cross_entropy(model(inputs), y))
 

@@ -13,7 +13,11 @@ from generalist.objectives.registry import OBJECTIVES
 
 @OBJECTIVES.register("e-at")
 class ExtremeNorms(ObjectiveModule):
-    """CE(x'), x' the point of highest CE of APGD; the threat is drawn in proportion to its running robust error."""
+    """CE(x'), x' the point of highest CE of APGD; the threat is drawn in proportion to its running robust error.
+
+    Args:
+        memory: The decay of the running errors.
+    """
 
     errors: Tensor
 

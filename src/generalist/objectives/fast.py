@@ -22,6 +22,11 @@ class Fast(ObjectiveModule):
     Every `watch_every` steps the batch is attacked by PGD-10 too. Where less than `collapse` of the best PGD accuracy
     so far is left while x' itself does little harm, the model has learned the one step instead of robustness
     (catastrophic overfitting): the run stops.
+
+    Args:
+        step: The length of the one step, in ε.
+        watch_every: Steps between looks at the PGD accuracy.
+        collapse: The share of the best PGD accuracy below which the run stops.
     """
 
     best: Tensor

@@ -34,7 +34,12 @@ def fat(
 ) -> Loss:
     """CE(x'); an image spends τ further steps once it is misclassified, then stays where it is.
 
-    `patience` is τ up to each of `patience_until` (shares of training) and after. τ = steps without noise is AT.
+    τ = steps without noise is AT.
+
+    Args:
+        patience: τ up to the first share of training in `patience_until`, up to the second, and after it.
+        patience_until: Two shares of training.
+        noise: Standard deviation of the noise that is added in each step.
     """
     stage = sum(context.progress > float(until) for until in patience_until)
     x_adv = friendly(

@@ -23,7 +23,11 @@ def mart(
     steps: InnerSteps = 10,
     step_size: StepSize | None = None,
 ) -> Loss:
-    """CE(x') − log(1 − max_{k≠y} p'_k) + β·KL(p‖p')·(1 − p_y), mean over the batch."""
+    """CE(x') − log(1 − max_{k≠y} p'_k) + β·KL(p‖p')·(1 − p_y), mean over the batch.
+
+    Args:
+        beta: The weight of the divergence.
+    """
     start = gaussian_start(x, context)
     x_adv = pgd(model, x, y, threat=threat, steps=steps, step_size=step_size, start=start)
 

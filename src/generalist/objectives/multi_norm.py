@@ -72,7 +72,7 @@ def msd(
     steps: InnerSteps = 10,
     step_sizes: StepSizes | None = None,
 ) -> Loss:
-    """CE(x'), x' from `steepest_of_all`."""
+    """CE(x'); each step of the attack tries one move per threat and keeps the one of highest CE."""
     x_adv = steepest_of_all(model, x, y, threats=threats, steps=steps, step_sizes=step_sizes)
     return lambda: LossTerms(F.cross_entropy(model(x_adv), y))
 

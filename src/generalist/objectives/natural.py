@@ -9,5 +9,9 @@ from generalist.objectives.registry import OBJECTIVES
 
 @OBJECTIVES.register("natural")
 def natural(model: nn.Module, x: Tensor, y: Tensor, *, context: StepContext, label_smoothing: Unit = 0.0) -> Loss:
-    """CE(x)."""
+    """CE(x).
+
+    Args:
+        label_smoothing: The share of the label that is spread over all classes.
+    """
     return lambda: LossTerms(F.cross_entropy(model(x), y, label_smoothing=label_smoothing))

@@ -38,10 +38,12 @@ def part(
     lower: Unit = 0.875,
     deviations: PositiveFloat = 1.0,
 ) -> Loss:
-    """CE(x'), x' from PGD with a bound for each pixel; AT up to `start` (a share of training).
+    """CE(x'), x' from PGD with a bound for each pixel: those that the class-activation map points at keep ε.
 
-    Pixels whose class-activation map exceeds its mean by `deviations` standard deviations keep ε, the others have
-    `lower`·ε (7/255 of 8/255).
+    Args:
+        start: The share of training up to which it is AT.
+        lower: The bound of the other pixels, in ε (7/255 of 8/255).
+        deviations: By how many standard deviations the map of a pixel that keeps ε exceeds its mean.
     """
     size = threat.radius / 4 if step_size is None else float(step_size)
     bound = torch.full_like(x[:, :1], threat.radius)

@@ -24,6 +24,10 @@ class Ramp(ObjectiveModule):
 
     At each epoch's end θ ← θ_old + β·max(0, cos)·Δ_nat + (1−β)·Δ_adv for every tensor, β = ½. Both Δ start from θ_old;
     Δ_nat is that of a copy that is trained on clean images.
+
+    Args:
+        pairing: λ, the weight of the divergence.
+        clean_share: β, the share of the clean copy's update.
     """
 
     outlives_reset = False

@@ -25,7 +25,11 @@ from generalist.objectives.registry import OBJECTIVES
 
 @OBJECTIVES.register("rmc")
 class Curve(ObjectiveModule):
-    """CE(x') under θ(t), t~U(0, 1) for each batch; x' against θ(t), one threat per batch, all equally often."""
+    """CE(x') under θ(t), t~U(0, 1) for each batch; x' against θ(t), one threat per batch, all equally often.
+
+    Args:
+        points: How many points of the finished curve the reported model is chosen from.
+    """
 
     needs = ("first", "second")
     outlives_reset = False

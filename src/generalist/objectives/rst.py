@@ -26,7 +26,14 @@ def rst(
     extra_natural_weight: NonNegativeFloat = 0.9,
     extra_robust_weight: NonNegativeFloat = 0.5,
 ) -> Loss:
-    """½·CE(x) + ½·CE(x'), x' from PGD on CE beside the image; images of `data.extra` have weights of their own."""
+    """½·CE(x) + ½·CE(x'), x' from PGD on CE beside the image; images of `data.extra` have weights of their own.
+
+    Args:
+        natural_weight: The weight of CE(x).
+        robust_weight: The weight of CE(x').
+        extra_natural_weight: The weight of CE(x) for images of `data.extra`.
+        extra_robust_weight: The weight of CE(x') for images of `data.extra`.
+    """
     start = gaussian_start(x, context)
     x_adv = pgd(model, x, y, threat=threat, steps=steps, step_size=step_size, start=start)
     extra = torch.zeros_like(y, dtype=torch.bool) if context.extra is None else context.extra

@@ -28,7 +28,13 @@ def score(
     steps: InnerSteps = 10,
     step_size: StepSize | None = None,
 ) -> Loss:
-    """d = ‖p − q‖². pgd: ReLU(d(p(x'), y) − 0.4). trades: ReLU(d(p(x), y) + β·d(p(x'), p(x)) − 0.3)."""
+    """d = ‖p − q‖². pgd: ReLU(d(p(x'), y) − 0.4). trades: ReLU(d(p(x), y) + β·d(p(x'), p(x)) − 0.3).
+
+    Args:
+        form: Which of the two.
+        beta: The weight of the second distance, in the form `trades`.
+        threshold: The loss below which there is no pressure; 0.4 and 0.3 if not given.
+    """
     allowed = THRESHOLD[form] if threshold is None else threshold
     if form == "pgd":
         start = threat.random_start(x, context.generator)

@@ -29,7 +29,11 @@ def trades(
     steps: InnerSteps = 10,
     step_size: StepSize | None = None,
 ) -> Loss:
-    """CE(x) + β·KL(p(x)‖p(x')), gradient through both; β = 0 is natural training and makes no x'."""
+    """CE(x) + β·KL(p(x)‖p(x')), gradient through both.
+
+    Args:
+        beta: The weight of the divergence; 0 is natural training and makes no x'.
+    """
     if beta == 0:
         return lambda: LossTerms(F.cross_entropy(model(x), y))
     x_adv = diverging(model, x, y, context=context, threat=threat, steps=steps, step_size=step_size)
@@ -44,7 +48,13 @@ def trades(
 
 @OBJECTIVES.register("hat")
 class HelperAdversarial(ObjectiveModule):
-    """TRADES, and CE at x + 2(x'−x) with the label that a standard-trained network gives to x'."""
+    """TRADES, and CE at x + 2(x'−x) with the label that a standard-trained network gives to x'.
+
+    Args:
+        beta: The weight of the divergence.
+        gamma: The weight of CE at the far point.
+        reach: How far that point is, in lengths of x'−x.
+    """
 
     needs = ("standard",)
     outlives_reset = False
@@ -84,7 +94,11 @@ class HelperAdversarial(ObjectiveModule):
 
 @OBJECTIVES.register("lbgat")
 class BoundaryGuided(ObjectiveModule):
-    """CE(g(x), y) + MSE(f(x'), g(x)) + β·KL(p_f(x)‖p_f(x')); g is a natural network trained beside f."""
+    """CE(g(x), y) + MSE(f(x'), g(x)) + β·KL(p_f(x)‖p_f(x')); g is a natural network trained beside f.
+
+    Args:
+        beta: The weight of the divergence.
+    """
 
     def __init__(
         self,

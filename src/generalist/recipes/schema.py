@@ -216,14 +216,32 @@ LABELS = "labels"
 
 
 class ExtraSection(Section):
-    """More training images: an .npz with images and labels, and the share of each batch that comes from it."""
+    """More training images: an .npz with images and labels, and the share of each batch that comes from it.
+
+    Attributes:
+        file: The .npz file. Without labels, `needs.labels` is a network that gives them.
+        share: The share of each batch that comes from it.
+    """
 
     file: Text
     share: Annotated[float, Field(gt=0, lt=1)] = 0.5
 
 
 class DataSection(Section):
-    """Which images, how they are split, and how training images are varied."""
+    """Which images, how they are split, and how training images are varied.
+
+    Attributes:
+        name: A dataset, or `module:callable`.
+        root: The folder or file that has the data.
+        size: The side in pixels that images are brought to; their own if not given.
+        validation: The share of the training split that is held out to select by.
+        limit: At most so many images per split.
+        crop: Padding of a random crop, in pixels.
+        flip: Whether images are mirrored at random.
+        cutout: The side of a random square that is blanked, in pixels.
+        workers: Processes that decode image files.
+        extra: More training images.
+    """
 
     name: Text
     root: Annotated[Text | None, RUNTIME_ONLY] = None
@@ -238,7 +256,14 @@ class DataSection(Section):
 
 
 class ModelSection(Section):
-    """A network by name; normalisation by the training set's mean and deviation is inside it unless `none`."""
+    """A network by name; normalisation by the training set's mean and deviation is inside it unless `none`.
+
+    Attributes:
+        name: A network, `wrn-D-K`, `timm/<name>` or `module:callable`.
+        width: Its base width; its own default if not given.
+        normalize: By the mean and deviation of the training set, or not at all.
+        options: Other fields of the network.
+    """
 
     name: Text
     width: Count | None = None
@@ -249,9 +274,18 @@ class ModelSection(Section):
 class LearnerSection(Section):
     """A task: objective, optimizer, schedule, and the weight γ in the global learner.
 
-    `weight_perturbation` is AWP's γ: 0.01 around AT, 0.005 around TRADES. `trains` are the modules that the learner
-    moves: names with * and ?, or {last: 1/4}. `starts` and `ends` are shares of training, counted in whole epochs; the
-    schedule runs over the epochs between them.
+    Attributes:
+        objective: The loss and its attack.
+        optimizer: It is the learner's own.
+        schedule: A factor of the learning rate over the epochs between `starts` and `ends`.
+        gamma: The weight in the global learner: `rest`, a number, `{share: 0.5}` of what others leave, or breakpoints
+            `{at: [0, 1], values: [1, 0]}`; per module `{modules: {fc: 0.5}}`, over depth `{depth: [0, 1], …}`.
+        weight_averaging: Whether a running average of the learner is mixed instead of its weights.
+        weight_perturbation: γ of AWP: 0.01 around AT, 0.005 around TRADES; 0 is none.
+        trains: The modules that the learner moves: names with `*` and `?`, or `{last: 1/4}` of the depth; all of them
+            if not given.
+        starts: The share of training at which it starts, rounded down to a whole epoch.
+        ends: The share of training at which it ends, rounded down to a whole epoch.
     """
 
     objective: Annotated[Component, BeforeValidator(_component(OBJECTIVES)), _AsPlain]
@@ -266,7 +300,20 @@ class LearnerSection(Section):
 
 
 class MixingSection(Section):
-    """The global learner. `start` (t') is a share of training, `every_epochs` is c, `decay` is α'."""
+    """The global learner: how learners are averaged, and when they are reset to it.
+
+    Attributes:
+        decay: α' of the running average.
+        decay_warmup: Whether the decay begins as (1 + s)/(10 + s) in step s.
+        redistribute: Reset learners at the end of an epoch, after every step of it, or never.
+        start: t', the share of training from which on learners are reset.
+        every_epochs: c, the epochs between resets.
+        batchnorm: Statistics of the global learner are mixed like weights, or measured anew on training batches.
+        recalibrate_batches: How many batches they are measured on.
+        momentum: Whether a reset clears the optimizer's momentum.
+        averages: Whether a reset clears the running average of `weight_averaging`.
+        train_idle: Train learners too that cannot influence the global learner.
+    """
 
     decay: Annotated[float, Field(ge=0, lt=1)] = 0.999
     decay_warmup: bool = True
@@ -281,9 +328,20 @@ class MixingSection(Section):
 
 
 class TrainingSection(Section):
-    """`sync_batchnorm`: where ranks split a batch, BatchNorm sees all of it, for two small sums per layer and pass.
+    """Length, batches, number format, and what guards a run.
 
-    Switched off, the result depends on the number of ranks.
+    Attributes:
+        epochs: Epochs of the whole training.
+        batch_size: Images per step, over all ranks.
+        precision: `auto` is bf16 where the hardware computes in it, fp16 on older GPUs, else float32.
+        device: `auto` is a GPU if there is one.
+        clip_norm: The largest norm of a gradient; longer ones are scaled down to it.
+        accumulate: Into how many parts a batch is split, to save memory.
+        sync_batchnorm: Where ranks split a batch, BatchNorm sees all of it, for two small sums per layer and pass.
+            Switched off, the result depends on the number of ranks.
+        bad_steps: So many steps in a row whose loss or gradient is not finite or far too large end the run.
+        checkpoint_epochs: Epochs between checkpoints.
+        checkpoint_minutes: Minutes between checkpoints within an epoch; several ranks save at its end only.
     """
 
     epochs: Annotated[int, Field(ge=1, le=10_000)]
@@ -299,7 +357,15 @@ class TrainingSection(Section):
 
 
 class ValidationSection(Section):
-    """PGD-`steps` under each threat, on `images` of the held-out split (all of it if not given)."""
+    """PGD on the held-out split, while training.
+
+    Attributes:
+        threats: Norms and radii; `eval` and `dial` use them too if none are given.
+        every_epochs: Epochs between validations.
+        images: Only the first so many images of the split; all of it if not given.
+        steps: Steps of PGD.
+        batch_size: Images attacked at once.
+    """
 
     threats: Annotated[tuple[Threat, ...], Field(max_length=MOST_THREATS)]
     every_epochs: Count = 1
@@ -317,7 +383,12 @@ def epoch_at(share: Fraction, epochs: int) -> int:
 
 
 class InitSection(Section):
-    """Start from an existing checkpoint's weights, as if `epoch` epochs were done."""
+    """Start from an existing checkpoint's weights, as if `epoch` epochs were done.
+
+    Attributes:
+        from_: A run folder or a file of weights.
+        epoch: How many epochs count as done; where the first late learner starts, if there is one and nothing is given.
+    """
 
     from_: Annotated[Text, Field(alias="from")]
     epoch: Natural = 0
@@ -327,7 +398,24 @@ class Recipe(Section):
     """Everything that decides a result, checked when it is made. `load_recipe` makes one from a name or a file.
 
     Its fields are the sections of a recipe file: data, model, training, learners, mixing, validation, and how the
-    reported checkpoint is selected. `setting` and `method` are the shipped ones that it was composed of, if any.
+    reported checkpoint is selected.
+
+    Attributes:
+        name: What the run is called.
+        description: One line for people.
+        setting: The shipped setting that it was composed of, if any.
+        method: The shipped method that it was composed of, if any.
+        seed: Of everything random.
+        data: Images and splits.
+        model: The network.
+        training: Length, batches and number format.
+        learners: The tasks, by name.
+        mixing: The global learner.
+        validation: Attacks while training.
+        select: By which split the reported state of each model is chosen, or the last state.
+        init: Weights to start from.
+        needs: Networks that must be trained before, by what objectives call them: a run, a weights file, or a recipe's
+            name.
 
     Example:
         >>> import generalist
@@ -352,7 +440,6 @@ class Recipe(Section):
     track: Annotated[tuple[str, ...], BeforeValidator(_track), RUNTIME_ONLY] = ()
     """Tools that follow the run beside TensorBoard, which does so wherever it is installed: mlflow, wandb."""
     needs: dict[str, Text] = {}
-    """Networks that must be trained before, by what objectives call them: a run, a weights file, or a recipe's name."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Recipe":

@@ -24,6 +24,7 @@ def sgd(
     weight_decay: NonNegativeFloat = 0.0,
     nesterov: bool = False,
 ) -> torch.optim.Optimizer:
+    """Stochastic gradient descent with momentum."""
     return torch.optim.SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
 
 
@@ -36,6 +37,7 @@ def adam(
     eps: PositiveFloat = 1e-8,
     weight_decay: NonNegativeFloat = 0.0,
 ) -> torch.optim.Optimizer:
+    """Adam."""
     return torch.optim.Adam(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
 
@@ -48,4 +50,5 @@ def adamw(
     eps: PositiveFloat = 1e-8,
     weight_decay: NonNegativeFloat = 0.01,
 ) -> torch.optim.Optimizer:
+    """Adam with decoupled weight decay."""
     return torch.optim.AdamW(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
