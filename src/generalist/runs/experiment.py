@@ -77,6 +77,7 @@ class Experiment:
             augment=Augment(crop=data.crop, flip=data.flip, cutout=data.cutout),
             device=self.device,
             workers=data.workers,
+            balance=data.balance,
         )
 
     def data_digest(self) -> str:
@@ -161,6 +162,8 @@ def load_data(recipe: Recipe, *, download: bool = False, root: Path | None = Non
         seed=recipe.seed,
         size=data.size,
         limit=data.limit,
+        channels=data.channels,
+        unreadable=data.unreadable,
         download=download,
     )
 
