@@ -19,6 +19,7 @@ from generalist.cli.explain import explain_command
 from generalist.cli.export import export_command
 from generalist.cli.front import front_command
 from generalist.cli.importing import importing
+from generalist.cli.init import init_command
 from generalist.cli.messages import complain
 from generalist.cli.modules import modules_command
 from generalist.cli.recipes import recipes_app
@@ -37,6 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+app.command("init")(init_command)
 app.command("train")(train_command)
 app.command("eval")(eval_command)
 app.command("compare")(compare_command)

@@ -9,6 +9,7 @@ from generalist.data.folder import UNREADABLE
 from generalist.data.locate import MissingData
 from generalist.data.sources import SOURCES, Source, obtain
 from generalist.data.splits import ArraySplit, Dataset, DataWarning, FileSplit, Parts, Split
+from generalist.data.survey import Survey, survey
 
 __all__ = [
     "DATASETS",
@@ -27,6 +28,7 @@ __all__ = [
     "Parts",
     "Source",
     "Split",
+    "Survey",
     "augment",
     "batches",
     "fetch",
@@ -36,4 +38,5 @@ __all__ = [
     "read_extra_split",
     "sequential_batches",
     "steps_per_epoch",
+    "survey",
 ]

@@ -1,5 +1,7 @@
 """Pixels from files and from one size to another."""
 
+from typing import NamedTuple
+
 import numpy as np
 import torch
 from PIL import Image
@@ -44,6 +46,32 @@ def looks_whole(path: str) -> bool:
     except _DAMAGE:
         return False
     return True
+
+
+_GRAY_MODES = ("1", "L", "LA", "La", "I;16", "I;16L", "I;16B", "I;16N")
+_GRAYISH = 8  # how far apart red, green and blue may be after JPEG's rounding
+
+
+class ImageFacts(NamedTuple):
+    """What a file holds: its sides in pixels, and whether it is gray, by its mode or by its pixels."""
+
+    height: int
+    width: int
+    gray: bool
+
+
+def examine(path: str) -> ImageFacts | None:
+    """The facts of an image file, decoded to its end; None where it cannot be read."""
+    try:
+        with Image.open(path) as file:
+            gray = file.mode in _GRAY_MODES
+            image = _rgb(file)
+    except _DAMAGE:
+        return None
+    if not gray:
+        pixels = np.asarray(image.resize((16, 16))).astype(np.int16)
+        gray = int((pixels.max(2) - pixels.min(2)).max()) <= _GRAYISH
+    return ImageFacts(image.height, image.width, gray)
 
 
 def to_tensor(image: Image.Image) -> Tensor:

@@ -39,7 +39,8 @@ def load_recipe(
 
     Args:
         recipe: A shipped name, a setting's name, a YAML file, or what such a file would hold as a mapping. The last
-            two may extend another recipe or a setting (`extends: digits-at`).
+            two may extend another recipe or a setting (`extends: digits-at`); with a setting, `method` may name the
+            one that is meant where no other is asked for.
         overrides: Fields to change: `{"training.epochs": 10}`, or `["training.epochs=10"]` as on the command line.
         method: The method that completes a setting, or a recipe that extends one; its name is added to the recipe's.
 
@@ -142,8 +143,11 @@ def _extended(given: Raw, path: Path, *, trail: tuple[Path, ...], method: str | 
     raw = _located(given, path.parent)
     base = raw.pop("extends", None)
     for field in ORIGIN_FIELDS if base is not None else ():
-        if field in raw:
+        if field in raw and (field == "setting" or base in recipe_names()):
             raise UserError(f"{path}: {field} is that of what the file extends; choose a method with --method")
+    own_method = raw.pop("method", None) if base is not None else None
+    if own_method is not None and not isinstance(own_method, str):
+        raise UserError(f"{path}: method takes the name of a shipped method, got {shown(own_method)}")
     raw.setdefault("name", path.stem)
     if base is None:
         if method is not None:
@@ -151,7 +155,7 @@ def _extended(given: Raw, path: Path, *, trail: tuple[Path, ...], method: str | 
         return raw
     if not isinstance(base, str):
         raise UserError(f"{path}: extends takes one recipe name or file, got {shown(base)}")
-    whole = _resolve(base, here=path.parent, trail=(*trail, path), method=method)
+    whole = _resolve(base, here=path.parent, trail=(*trail, path), method=method or own_method)
     own = raw.get("description") or f"{path.name}, extends {base}"
     if method is not None and not trail:
         raw["name"] = f"{raw['name']}-{method}"
