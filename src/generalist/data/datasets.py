@@ -192,7 +192,7 @@ def load_evaluation_images(
 
     Image files are read with so many channels; arrays have their own.
     """
-    name, root = _named(str(data), root)
+    name, root = named_source(str(data), root)
     _check_options(name, root, validation=0, size=size, limit=None)
     parts = _read(name, data_root(root), size=size, download=download, test_only=True)
     split = _with_test(name, parts)[1] if parts.test is None else parts.test
@@ -208,7 +208,7 @@ def load_evaluation_images(
     return EvaluationImages(split, parts.classes, parts.numbered, origin, parts.whole)
 
 
-def _named(data: str, root: Path | str | None) -> tuple[str, Path | str | None]:
+def named_source(data: str, root: Path | str | None) -> tuple[str, Path | str | None]:
     """A dataset's name and its root; a path is the root of `npz` or `folder`."""
     path = Path(data).expanduser()
     if data in DATASETS.names():

@@ -9,7 +9,8 @@ from torch import nn
 
 from generalist.core.errors import UserError, shown, unknown
 from generalist.core.rng import derive
-from generalist.models.foreign import callable_builder, is_foreign, timm_builder
+from generalist.models.foreign import callable_builder, given_builder, is_foreign, timm_builder
+from generalist.models.given import is_given
 from generalist.models.layout import prefers_channels_last
 from generalist.models.normalize import normalization
 from generalist.models.registry import MODELS
@@ -93,7 +94,7 @@ def build_model(
 
 def _may_be_huge(name: str, knobs: Mapping[str, Any]) -> bool:
     """Whether one of our own networks is so far from its usual size that it is measured before it is made."""
-    ours = ":" not in name and not name.startswith("timm/")
+    ours = not is_foreign(name)
     depth, factor = parse_wrn(name) or (0, 0)
     return ours and (knobs.get("width", 0) > 500 or depth > 200 or factor > 40)
 
@@ -115,6 +116,8 @@ def build_from_spec(spec: ModelSpec, *, seed: int = 0) -> Classifier:
 
 def _resolve(name: str, options: Mapping[str, Any]) -> tuple[Callable[..., nn.Module], dict[str, Any]]:
     """The builder of a name, and its knobs completed with their defaults where they are known."""
+    if is_given(name):
+        return given_builder(name, options), dict(options)
     if ":" in name:
         return callable_builder(name, options), dict(options)
     if name.startswith("timm/"):

@@ -9,14 +9,15 @@ from torch import nn
 from generalist.core.errors import UserError, unknown
 from generalist.core.extras import import_extra
 from generalist.core.user_code import first_line, importable_here, raised
+from generalist.models.given import is_given, remembered
 from generalist.models.registry import MODELS
 
 Builder = Callable[..., nn.Module]
 
 
 def is_foreign(name: str) -> bool:
-    """Whether a model's name is of the kind `timm/<name>` or `module:callable`."""
-    return ":" in name or name.startswith("timm/")
+    """Whether a model's name is of the kind `timm/<name>`, `module:callable`, or stands for an object at hand."""
+    return ":" in name or name.startswith("timm/") or is_given(name)
 
 
 def timm_builder(name: str, options: Mapping[str, Any]) -> Builder:
@@ -32,6 +33,13 @@ def timm_builder(name: str, options: Mapping[str, Any]) -> Builder:
             raise UserError(f"model 'timm/{name}' with {dict(options)}: {first_line(error)}") from error
 
     return build
+
+
+def given_builder(name: str, options: Mapping[str, Any]) -> Builder:
+    """The builder of copies of a network that this process remembers."""
+    if options:
+        raise UserError(f"the network {name!r} was given as it is and has no options, got {', '.join(options)}")
+    return lambda *, classes, channels, size: remembered(name)
 
 
 def callable_builder(name: str, options: Mapping[str, Any]) -> Builder:

@@ -119,6 +119,11 @@ def read_extra(path: str | Path) -> dict[str, Any]:
     return _read_card(_files(path)[1])["extra"]
 
 
+def read_spec(path: str | Path) -> ModelSpec:
+    """How to build the model that was saved."""
+    return ModelSpec.from_json(_read_card(_files(path)[1])["spec"])
+
+
 def load_weights(model: nn.Module, path: str | Path) -> None:
     """Load somebody else's checkpoint into a model, in place; tensors are paired by name under whatever prefix.
 
