@@ -10,6 +10,7 @@ from generalist.core.errors import LONGEST_VALUE, UserError, cut, shown, unknown
 from generalist.core.files import user_path
 from generalist.core.threat import Threat, parse_fraction
 from generalist.core.yaml_text import DEEPEST, parse_yaml
+from generalist.models import PRETRAINED
 from generalist.recipes.schema import Recipe, epoch_at, parse_recipe
 from generalist.recipes.shipped import (
     ATTACK_FIELDS,
@@ -70,6 +71,8 @@ def _init_completed(raw: Raw) -> Raw:
     """A recipe whose learners start one after the other goes on from a checkpoint where the second one starts."""
     init, learners, training = (raw.get(key) for key in ("init", "learners", "training"))
     if not (isinstance(init, Mapping) and "epoch" not in init and isinstance(training, Mapping)):
+        return raw
+    if init.get("from") == PRETRAINED:  # which knows nothing of attacks
         return raw
     starts = [learner.get("starts", 0) for learner in (learners or {}).values() if isinstance(learner, Mapping)]
     try:
@@ -176,7 +179,7 @@ def _method_for(setting: str, method: str | None, trail: tuple[Path, ...]) -> st
 def _located(raw: Raw, folder: Path) -> Raw:
     """With the paths of data, init and needs as they are found from anywhere; relative ones are of the folder."""
     init, needs, data = (raw.get(key) for key in ("init", "needs", "data"))
-    if isinstance(init, Mapping) and isinstance(init.get("from"), str):
+    if isinstance(init, Mapping) and isinstance(init.get("from"), str) and init["from"] != PRETRAINED:
         raw = {**raw, "init": {**init, "from": _found_from("init.from", init["from"], folder)}}
     if isinstance(needs, Mapping):
         raw = {**raw, "needs": {key: _needed_from(key, value, folder) for key, value in needs.items()}}

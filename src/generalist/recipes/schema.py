@@ -394,12 +394,14 @@ class InitSection(Section):
     """Start from an existing checkpoint's weights, as if `epoch` epochs were done.
 
     Attributes:
-        from_: A run folder or a file of weights.
+        from_: A run folder, a file of weights, or `pretrained`: those published with a network of timm or torchvision.
         epoch: How many epochs count as done; where the first late learner starts, if there is one and nothing is given.
+        rename: Of a file whose tensors have other names: theirs → ours, or `order`, paired by order and shape.
     """
 
     from_: Annotated[Text, Field(alias="from")]
     epoch: Natural = 0
+    rename: Literal["order"] | dict[str, Text] | None = None
 
 
 class Recipe(Section):
