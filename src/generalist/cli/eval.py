@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from generalist.cli import completing
 from generalist.cli.analyses import check_analysis_options, eval_analysis
 from generalist.cli.importing import importing
 from generalist.cli.messages import complain
@@ -23,10 +24,19 @@ if TYPE_CHECKING:
 def eval_command(
     target: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="TARGET", callback=read_path, help="Run folders, or one saved model file."),
+        typer.Argument(
+            metavar="TARGET",
+            callback=read_path,
+            autocompletion=completing.runs,
+            help="Run folders, or one saved model file.",
+        ),
     ] = None,
     suite: Annotated[
-        str, typer.Option(help=f"{', '.join((*SUITE_NAMES, *ANALYSES))}, a YAML file, or module:callable.")
+        str,
+        typer.Option(
+            autocompletion=completing.suites,
+            help=f"{', '.join((*SUITE_NAMES, *ANALYSES))}, a YAML file, or module:callable.",
+        ),
     ] = "pgd20",
     threat: Annotated[
         list[str] | None,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from generalist.cli import completing
 from generalist.cli.importing import importing
 from generalist.cli.options import Json, Quiet, read_path, written_file
 
@@ -20,7 +21,9 @@ def init_command(
         Path | None,
         typer.Option(metavar="FILE.yaml", callback=written_file, help="The recipe; <name>.yaml here if not given."),
     ] = None,
-    method: Annotated[str, typer.Option(metavar="NAME", help="A shipped method.")] = "generalist-late-t",
+    method: Annotated[
+        str, typer.Option(metavar="NAME", autocompletion=completing.methods, help="A shipped method.")
+    ] = "generalist-late-t",
     model: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="A network: shipped, timm/<name>, torchvision/<name>, module:callable."),

@@ -9,7 +9,7 @@ from generalist.data.folder import UNREADABLE
 from generalist.data.locate import MissingData
 from generalist.data.sources import SOURCES, Source, obtain
 from generalist.data.splits import ArraySplit, Dataset, DataWarning, FileSplit, Parts, Split
-from generalist.data.survey import Survey, survey
+from generalist.data.survey import Survey, survey_images
 
 __all__ = [
     "DATASETS",
@@ -38,5 +38,5 @@ __all__ = [
     "read_extra_split",
     "sequential_batches",
     "steps_per_epoch",
-    "survey",
+    "survey_images",
 ]

@@ -78,7 +78,7 @@ class Survey:
         return images.float() / (255 if images.dtype == torch.uint8 else 1), split.labels
 
 
-def survey(path: Path, *, told: Told | None = None) -> Survey:
+def survey_images(path: Path, *, told: Told | None = None) -> Survey:
     """Look at a folder of images, or at an .npz file."""
     is_array = path.suffix == ".npz"
     with warnings.catch_warnings():

@@ -110,9 +110,7 @@ def _renamed(
     if not pairs:
         raise UserError(f"{source} has no set of tensors that pairs with the model's by order and shape")
     return {
-        where: {
-            pairing.get(name, name): tensor for name, tensor in found[where].items() if name in pairing or "." in name
-        }
+        where: {pairing.get(name, name): tensor for name, tensor in found[where].items()}
         for where, pairing in pairs.items()
     }
 

@@ -207,7 +207,7 @@ def _half_way(images: Tensor, labels: Tensor, norm: str) -> float | None:
 
 
 def _rounded_down(eps: float) -> str:
-    levels = int(eps * 255)
+    levels = int(eps * 255 + 1e-3)  # distances are rounded
     return f"{levels}/255" if levels >= 1 else "1/255"
 
 

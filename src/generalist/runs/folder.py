@@ -28,7 +28,7 @@ from generalist.core.files import (
     write_atomically,
     write_json,
 )
-from generalist.core.names import ANALYSES, CURVE, OOD
+from generalist.core.names import ANALYSES, CURVE, OOD, RECIPE_FILE
 from generalist.core.yaml_text import parse_yaml
 from generalist.distributed import ranks
 from generalist.evaluation import SuiteResult, read_curve, read_ood, read_record
@@ -82,7 +82,7 @@ class RunPaths:
 
     @property
     def recipe_file(self) -> Path:
-        return self.folder / "recipe.yaml"
+        return self.folder / RECIPE_FILE
 
     @property
     def environment_file(self) -> Path:

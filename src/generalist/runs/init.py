@@ -7,7 +7,7 @@ from typing import Any
 
 from generalist.core.errors import UserError
 from generalist.core.files import user_path, write_atomically
-from generalist.data import DataWarning, Survey, survey
+from generalist.data import DataWarning, Survey, survey_images
 from generalist.recipes.catalogue import load_recipe
 from generalist.recipes.propose import Proposal, propose, written_root
 from generalist.report.console import Reporter, Silent, duration
@@ -64,7 +64,7 @@ def init(
     if target.exists():
         raise UserError(f"{target} exists; remove it or give another file", command="--out mine.yaml")
     with reporter.bar(f"looking at {path}", 0, 1):
-        found = survey(path, told=lambda done, total: reporter.advance(done, total))
+        found = survey_images(path, told=lambda done, total: reporter.advance(done, total))
     accelerated = pick_device().type != "cpu"
     proposal = propose(found, method=method, accelerated=accelerated, model=model, size=size)
     recipe = load_recipe({**proposal.fields, "name": target.stem})
