@@ -46,9 +46,8 @@ def test_five_commands_from_images_to_a_report(cli: Cli, photos: Draw, fast: Pat
     assert first.code == 0, first.err
     assert "train it with: generalist train photos.yaml" in first.out
     assert cli("train", "photos.yaml", *SHORT, "--out", "run").code == 0
-    assert cli("eval", "run", "--suite", fast, "--global").code == 0
     assert cli("dial", "run", "--points", "4", "--images", "8", "--maximise", "natural", "--export", "chosen").code == 0
-    assert cli("eval", "chosen", "--suite", fast).code == 0
+    assert cli("eval", "run", "chosen", "--suite", fast, "--global").code == 0
     last = cli("report", "run", "chosen", "--images", "8", "--out", "page.html")
     assert last.code == 0, last.err
     assert (tmp_path / "page.html").stat().st_size > 10_000

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -229,6 +230,24 @@ def test_mistakes_are_one_line_and_leave_nothing(tmp_path: Path, changes: dict[s
         generalist.fit(**fields, out=tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+class Locked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.lock = nn.Linear(64, 3), Lock()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x.flatten(1))
+
+
+def test_a_network_that_cannot_be_copied_is_said(tmp_path: Path) -> None:
+    class Hidden(Locked):  # nobody can import it
+        pass
+
+    with pytest.raises(UserError, match="a Hidden that cannot be copied"):
+        generalist.fit(Hidden(), pictures(), **FOUR, out=tmp_path / "run")
+    assert given.reference(type("Made", (), {"__module__": "no.such.module"})) is None
 
 
 def test_too_many_images_are_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
