@@ -81,7 +81,7 @@ def test_recipes_suites_methods_and_run_folders_are_offered(
     assert completing.runs("runs/") == ["runs/mine", "runs/other/"]
     assert completing.runs("nowhere/") == completing.runs("~nobody-of-this-name/") == []
     assert completing.recipes("digits-at") == [name for name in recipe_names() if name.startswith("digits-at")]
-    assert completing.recipes("o") == completing.suites("o") == ["own.yaml"]
+    assert completing.recipes("ow") == completing.suites("ow") == ["own.yaml"]
     assert completing.recipes("runs/") == ["runs/mine/", "runs/other/"]
     assert completing.suites("q") == ["quick"]
     assert completing.methods("generalist-late") == [
