@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from generalist.core.errors import UserError, unknown
+from generalist.core.extras import import_extra
 from generalist.core.rng import derive
 from generalist.core.types import StateTree
 from generalist.core.user_code import first_line
@@ -81,13 +82,7 @@ def _maker(name: str) -> Maker:
 
 
 def _timm(name: str, model: str) -> Maker:
-    try:
-        import timm
-    except Exception as error:
-        # A broken installation fails in many ways; all of them mean that timm cannot be used here.
-        raise UserError(
-            f"model {name!r} needs timm ({first_line(error)}); install it with: pip install 'robust-generalist[timm]'"
-        ) from None
+    timm = import_extra("timm", extra="timm", needed_by=f"model {name!r}")
     if model not in timm.list_models():
         raise unknown("timm model", model, timm.list_models())
 
