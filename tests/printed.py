@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 
 import generalist
 from run_cases import exit_code, forked, forked_command
