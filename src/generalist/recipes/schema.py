@@ -426,6 +426,7 @@ class Recipe(Section):
         init: Weights to start from.
         needs: Networks that must be trained before, by what objectives call them: a run, a weights file, or a recipe's
             name.
+        track: Tools that follow the training, beside TensorBoard: mlflow, wandb.
 
     Example:
         >>> import generalist
