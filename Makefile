@@ -33,17 +33,7 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY) ## train NT, AT, AT-ℓ2 and two Generalists on digits, dial the late one, write a page about all (a few minutes)
 	@rm -rf $(RUNS)
-	$(BIN)/generalist train digits-nt --set select=last --out $(RUNS)/nt
-	$(BIN)/generalist train digits-at --set select=last --out $(RUNS)/at
-	$(BIN)/generalist train digits-at-l2 --set select=last --out $(RUNS)/at-l2
-	$(BIN)/generalist train digits-generalist-t --set select=last --out $(RUNS)/generalist-t
-	$(BIN)/generalist train digits-generalist-late-t --out $(RUNS)/late-t
-	$(BIN)/generalist dial $(RUNS)/late-t --beyond 1.25 --linf-at-least 65 --maximise l2 --export $(RUNS)/late-t-dial \
-		$(addprefix --beside $(RUNS)/,nt at at-l2 generalist-t)
-	$(BIN)/generalist eval $(addprefix $(RUNS)/,nt at at-l2 generalist-t late-t) --global
-	$(BIN)/generalist compare $(addprefix $(RUNS)/,nt at at-l2 generalist-t late-t late-t-dial)
-	@echo "figures: $(RUNS)/late-t/figures/dial.png, dial-ways.png and $(RUNS)/*/figures/*.png"
-	$(BIN)/generalist report $(addprefix $(RUNS)/,nt at at-l2 generalist-t late-t late-t-dial) --out $(RUNS)/report.html
+	$(BIN)/generalist demo --out $(RUNS)
 
 # Fast-AT ends early where its watch finds that it has overfitted: there is nothing of it to compare then.
 methods: $(READY) ## every method on digits, attacked by APGD-CE and APGD-T, as one table (resumable)

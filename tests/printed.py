@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 
 import generalist
 from run_cases import exit_code, forked, forked_command
@@ -106,3 +107,10 @@ def _execute(text: str, log: Path, folder: Path, environment: Mapping[str, str])
             os.dup2(stream.fileno(), number)
         exec(compile(text, "printed", "exec"), {"__name__": "__main__"})
         sys.stdout.flush()
+
+
+def write_photos(folder: Path) -> None:
+    """photos/<class>/*.png, as a reader of the README has them."""
+    for n, (name, colour) in enumerate(40 * [("red", (200, 60, 60)), ("blue", (60, 60, 200))]):
+        (folder / "photos" / name).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), tuple(part + n % 40 for part in colour)).save(folder / "photos" / name / f"{n}.png")

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from generalist.runs.dial import Dial, dial
     from generalist.runs.evaluate import evaluate
     from generalist.runs.export import export
+    from generalist.runs.fit import fit
     from generalist.runs.folder import Run, load
     from generalist.runs.front import fronts
     from generalist.runs.modules import measure_modules
@@ -76,6 +77,7 @@ __all__ = [
     "dial",
     "evaluate",
     "export",
+    "fit",
     "fronts",
     "load",
     "load_dataset",
@@ -93,6 +95,7 @@ __all__ = [
 _HOMES = {
     "runs.evaluate": ("evaluate",),
     "runs.export": ("export",),
+    "runs.fit": ("fit",),
     "runs.folder": ("Run", "load"),
     "runs.front": ("fronts",),
     "runs.modules": ("measure_modules",),

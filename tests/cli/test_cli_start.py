@@ -20,7 +20,16 @@ except SystemExit as stopped:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["--version"], ["recipes"], ["recipes", "--json"], ["train", "--help"], ["eval", "--help"]],
+    [
+        ["--help"],
+        ["--version"],
+        ["recipes"],
+        ["recipes", "--json"],
+        ["train", "--help"],
+        ["eval", "--help"],
+        ["init", "--help"],
+        ["completion", "fish"],
+    ],
 )
 def test_slow_packages_are_imported_only_where_they_are_needed(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True, check=True)

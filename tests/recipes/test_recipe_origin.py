@@ -79,11 +79,12 @@ def test_nobody_gives_it_by_hand(tmp_path: Path, field: str) -> None:
 
 def test_the_fields_that_decide_no_result_are_marked_where_they_are_declared() -> None:
     assert set(RUNTIME_FIELDS) == {
-        ("description",), ("setting",), ("method",), ("data", "root"), ("data", "workers"), ("training", "device"),
+        ("description",), ("setting",), ("method",), ("track",), ("data", "root"), ("data", "unreadable"),
+        ("data", "workers"), ("training", "device"),
         ("training", "checkpoint_epochs"), ("training", "checkpoint_minutes"),
     }  # fmt: skip
     plain = load_recipe("digits-generalist-t").plain()
     kept = decisive(plain)
-    assert set(plain) - set(kept) == {"description", "setting", "method"}
-    assert set(plain["data"]) - set(kept["data"]) == {"root", "workers"}
+    assert set(plain) - set(kept) == {"description", "setting", "method", "track"}
+    assert set(plain["data"]) - set(kept["data"]) == {"root", "unreadable", "workers"}
     assert kept["learners"] == plain["learners"]

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from generalist.cli import completing
 from generalist.cli.analyses import compare_analyses
 from generalist.cli.importing import importing
 from generalist.cli.options import figure_file, read_path, written_file
@@ -16,7 +17,13 @@ from generalist.core.names import CURVE, OOD
 
 def compare_command(
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN", callback=read_path, help="Run folders that `eval` has a record of.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN",
+            callback=read_path,
+            autocompletion=completing.runs,
+            help="Run folders that `eval` has a record of.",
+        ),
     ],
     paper: Annotated[
         str | None,

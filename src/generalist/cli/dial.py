@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from generalist.cli import completing
 from generalist.cli.importing import importing
 from generalist.cli.messages import complain
 from generalist.cli.options import MOST_IMAGES, Download, Quiet, Root, read_path, written, written_file
@@ -21,7 +22,12 @@ MOST_POINTS = 10_000
 def dial_command(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN", callback=read_path, help="A finished run, or several that share a trajectory."),
+        typer.Argument(
+            metavar="RUN",
+            callback=read_path,
+            autocompletion=completing.runs,
+            help="A finished run, or several that share a trajectory.",
+        ),
     ],
     between: Annotated[
         str,
@@ -40,7 +46,9 @@ def dial_command(
     images: Annotated[
         int, typer.Option("--images", "--n", min=1, max=MOST_IMAGES, help="The first so many validation images.")
     ] = 1000,
-    attack: Annotated[str, typer.Option(metavar="pgd20|quick", help="Or any other suite.")] = "pgd20",
+    attack: Annotated[
+        str, typer.Option(metavar="pgd20|quick", autocompletion=completing.suites, help="Or any other suite.")
+    ] = "pgd20",
     batchnorm: Annotated[
         str, typer.Option(metavar="INPUTS", help="BatchNorm is measured on: clean,linf,l2 (clean and all threats).")
     ] = "",
@@ -58,7 +66,10 @@ def dial_command(
     beside: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="RUN", callback=read_path, help="Another run of the same data to compare with; repeatable."
+            metavar="RUN",
+            callback=read_path,
+            autocompletion=completing.runs,
+            help="Another run of the same data to compare with; repeatable.",
         ),
     ] = None,
     export: Annotated[

@@ -5,13 +5,17 @@ from typing import Annotated
 
 import typer
 
+from generalist.cli import completing
 from generalist.cli.importing import importing
 from generalist.cli.options import Download, Json, Method, Root, Set, with_root
 
 
 def doctor_command(
     recipe: Annotated[
-        str, typer.Argument(metavar="[RECIPE]", help="Estimate what this recipe would cost here.")
+        str,
+        typer.Argument(
+            metavar="[RECIPE]", autocompletion=completing.recipes, help="Estimate what this recipe would cost here."
+        ),
     ] = "digits-generalist-t",
     set_: Set = None,
     method: Method = None,

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from generalist.cli import completing
 from generalist.cli.analyses import check_analysis_options, eval_analysis
 from generalist.cli.importing import importing
 from generalist.cli.messages import complain
 from generalist.cli.options import MOST_IMAGES, Download, Quiet, Root, figure_file, read_data, read_path, written_file
-from generalist.core.errors import RunError, UserError
+from generalist.core.errors import RunError, UserError, shown
 from generalist.core.files import sealed, write_json
 from generalist.core.names import ANALYSES, OOD, SUITE_NAMES
 
@@ -23,10 +24,19 @@ if TYPE_CHECKING:
 def eval_command(
     target: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="TARGET", callback=read_path, help="Run folders, or one saved model file."),
+        typer.Argument(
+            metavar="TARGET",
+            callback=read_path,
+            autocompletion=completing.runs,
+            help="Run folders, or one saved model file.",
+        ),
     ] = None,
     suite: Annotated[
-        str, typer.Option(help=f"{', '.join((*SUITE_NAMES, *ANALYSES))}, a YAML file, or module:callable.")
+        str,
+        typer.Option(
+            autocompletion=completing.suites,
+            help=f"{', '.join((*SUITE_NAMES, *ANALYSES))}, a YAML file, or module:callable.",
+        ),
     ] = "pgd20",
     threat: Annotated[
         list[str] | None,
@@ -35,6 +45,10 @@ def eval_command(
     model: Annotated[str | None, typer.Option(help="Anybody's model: module:callable or a network's name.")] = None,
     weights: Annotated[
         Path | None, typer.Option(callback=read_path, help="Its weights: .safetensors, .pt, .pth, .ckpt, .model.")
+    ] = None,
+    rename: Annotated[
+        str | None,
+        typer.Option(metavar="order|OLD=NEW,…", help="Of --weights with other names: by order and shape, or as given."),
     ] = None,
     data: Annotated[
         str, typer.Option(callback=read_data, help="For a model that is no run: a dataset, an .npz file or a folder.")
@@ -97,7 +111,7 @@ def eval_command(
     if model is None and not target:
         raise UserError("nothing to evaluate: give a run folder, a model file, or --model with --weights and --data")
     if model is None:
-        _only_for_models(weights=weights, size=size, classes=classes, mean=mean, std=std)
+        _only_for_models(weights=weights, rename=rename, size=size, classes=classes, mean=mean, std=std)
     if model is not None or files:
         if (model is not None and target) or len(target or []) > 1:
             raise UserError("one model at a time: several targets must all be run folders")
@@ -107,7 +121,8 @@ def eval_command(
             one = saved_target(files[0], data, threats, device=device, root=root, download=download, attacked=attacked)
         else:
             one = foreign_target(
-                model, weights, data, threats, device=device, root=root, download=download, size=size, classes=classes,
+                model, weights, data, threats, rename=_renames(rename), device=device, root=root,
+                download=download, size=size, classes=classes,
                 mean=_channel_values("--mean", mean), std=_channel_values("--std", std), attacked=attacked,
             )  # fmt: skip
         aimed = iter([one])
@@ -172,6 +187,15 @@ def _only_for_models(**given: Any) -> None:
     for option, value in given.items():
         if value is not None:
             raise UserError(f"--{option} goes with --model; runs and saved model files have their own")
+
+
+def _renames(text: str | None) -> Any:
+    if text in (None, "order"):
+        return text
+    pairs = [part.split("=") for part in str(text).split(",")]
+    if not all(len(pair) == 2 and all(pair) for pair in pairs):
+        raise UserError(f"--rename {shown(text)}: order, or old=new with commas between, such as features.0=conv1")
+    return dict(pairs)
 
 
 def _channel_values(option: str, text: str | None) -> list[float] | None:

@@ -6,12 +6,16 @@ from typing import Annotated
 
 import typer
 
+from generalist.cli import completing
 from generalist.cli.importing import importing
 from generalist.cli.options import MOST_IMAGES, Download, Json, Quiet, Root, read_path, written
 
 
 def explain_command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", callback=read_path, help="Run folders.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN", callback=read_path, autocompletion=completing.runs, help="Run folders."),
+    ],
     model: Annotated[str, typer.Option(metavar="NAME", help="Their global model, or a learner.")] = "global",
     images: Annotated[
         int, typer.Option("--images", "--n", min=1, max=MOST_IMAGES, help="The first so many of the test split.")

@@ -6,6 +6,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from generalist.cli import completing
 from generalist.cli.importing import importing
 from generalist.cli.options import read_path, written_file
 from generalist.core.errors import UserError, shown
@@ -16,7 +17,10 @@ def front_command(
     runs: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="RUN", callback=read_path, help="Run folders that `eval` has a record of, or records of fronts."
+            metavar="RUN",
+            callback=read_path,
+            autocompletion=completing.runs,
+            help="Run folders that `eval` has a record of, or records of fronts.",
         ),
     ] = None,
     group: Annotated[

@@ -2,9 +2,11 @@
 
 import io
 import os
+import platform
 import sys
 import traceback
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from generalist.cli.compare import compare_command
+from generalist.cli.completion import completion_command, enable_completion
+from generalist.cli.demo import demo_command
 from generalist.cli.dial import dial_command
 from generalist.cli.doctor import doctor_command
 from generalist.cli.eval import eval_command
@@ -19,6 +23,7 @@ from generalist.cli.explain import explain_command
 from generalist.cli.export import export_command
 from generalist.cli.front import front_command
 from generalist.cli.importing import importing
+from generalist.cli.init import init_command
 from generalist.cli.messages import complain
 from generalist.cli.modules import modules_command
 from generalist.cli.recipes import recipes_app
@@ -31,33 +36,67 @@ from generalist.version import __version__
 UsageError: Any = typer.BadParameter.__base__
 """What the parser of arguments raises; typer has no public name for it."""
 
+EXIT_CODES = """Exit codes: 0 done; 1 a run that cannot go on (divergence, a full disk); 2 a mistake in what was given,
+told in one line; 130 interrupted, 143 terminated, with nothing lost; 141 nobody reads the output any more."""
+
 app = typer.Typer(
     help="Robust image classifiers: trained, attacked and explained.",
+    epilog=" ".join(EXIT_CODES.split()),
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.command("train")(train_command)
-app.command("eval")(eval_command)
-app.command("compare")(compare_command)
-app.command("dial")(dial_command)
-app.command("front")(front_command)
-app.command("report")(report_command)
-app.command("explain")(explain_command)
-app.command("modules")(modules_command)
-app.command("export")(export_command)
-app.add_typer(recipes_app, name="recipes")
-app.command("doctor")(doctor_command)
+
+
+def _add(group: str, name: str, command: Callable[..., Any] | typer.Typer, example: str, short: str) -> None:
+    """A command under its group of `--help`, with an example there and under its own `--help`."""
+    about: Any = {
+        "rich_help_panel": group,
+        "short_help": f"{short}: [dim]generalist {name} {example}[/]",
+        "epilog": f"Example: [bold]generalist {name} {example}[/]",
+    }
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name, **about)
+    else:
+        app.command(name, **about)(command)
+
+
+TRAIN, ATTACK, UNDERSTAND, HERE = "Train", "Attack and compare", "Understand and choose", "This machine"
+_add(TRAIN, "init", init_command, "photos/", "a recipe for images of your own")
+_add(TRAIN, "train", train_command, "digits-generalist-t --out runs/t", "a recipe into a run folder")
+_add(TRAIN, "recipes", recipes_app, "show digits-at", "what is shipped")
+_add(ATTACK, "eval", eval_command, "runs/t --suite autoattack", "a run's model, a saved one, or anybody's")
+_add(ATTACK, "compare", compare_command, "runs/*", "evaluated runs side by side")
+_add(ATTACK, "front", front_command, "runs/* --at 95", "accuracy of whole fronts at equal natural accuracy")
+_add(UNDERSTAND, "dial", dial_command, "runs/t --natural-at-least 95 --export chosen", "the trade-off after training")
+_add(UNDERSTAND, "report", report_command, "runs/* --out report.html", "one page that explains runs")
+_add(UNDERSTAND, "explain", explain_command, "runs/t --out explained", "confusions, weak classes, Grad-CAM")
+_add(UNDERSTAND, "modules", modules_command, "runs/t", "what each module could give, for how much robustness")
+_add(UNDERSTAND, "export", export_command, "runs/t --to onnx", "a model for other tools, with its card")
+_add(HERE, "demo", demo_command, "--out runs/demo", "all of it on digits, in minutes")
+_add(HERE, "doctor", doctor_command, "digits-generalist-t", "device, data, and what a recipe would cost")
+_add(HERE, "completion", completion_command, "bash >> ~/.bashrc", "tab completion for bash, zsh and fish")
 
 
 @app.callback(invoke_without_command=True)
 def _root(
-    context: typer.Context, version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the versions; `doctor` tells the device.")] = False,
 ) -> None:
     if version:
-        print(__version__)
+        print(f"generalist {__version__} (torch {_installed('torch')}, Python {platform.python_version()})")
     elif context.invoked_subcommand is None:
         print(context.get_help())
+
+
+def _installed(package: str) -> str:
+    """Its version, without importing it."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "is not installed"
 
 
 def _warn(message: Warning | str, category: type[Warning], *_: Any) -> None:
@@ -116,6 +155,7 @@ def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
     warnings.showwarning = _warn  # type: ignore[assignment]
     _print_anything()
+    enable_completion()
     try:
         with _joined():
             if not is_main_process():

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from generalist.cli import completing
 from generalist.core.errors import UserError, shown
 from generalist.core.files import user_path
 
@@ -60,10 +61,18 @@ Root = Annotated[
     typer.Option(help="The folder that has the data; $GENERALIST_DATA, else ~/.cache/generalist, if not given."),
 ]
 Download = Annotated[bool, typer.Option("--download", help="Fetch missing data from its official source.")]
-RecipeName = Annotated[str, typer.Argument(metavar="RECIPE", help="A shipped recipe's name or a YAML file.")]
+RecipeName = Annotated[
+    str,
+    typer.Argument(metavar="RECIPE", autocompletion=completing.recipes, help="A shipped recipe's name or a YAML file."),
+]
 Method = Annotated[
     str | None,
-    typer.Option("--method", metavar="NAME", help="For a setting, or a file that extends one: which method."),
+    typer.Option(
+        "--method",
+        metavar="NAME",
+        autocompletion=completing.methods,
+        help="For a setting, or a file that extends one: which method.",
+    ),
 ]
 
 

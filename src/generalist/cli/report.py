@@ -5,12 +5,16 @@ from typing import Annotated
 
 import typer
 
+from generalist.cli import completing
 from generalist.cli.importing import importing
 from generalist.cli.options import MOST_IMAGES, Quiet, Root, read_path, written_file
 
 
 def report_command(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", callback=read_path, help="Run folders.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN", callback=read_path, autocompletion=completing.runs, help="Run folders."),
+    ],
     out: Annotated[Path, typer.Option(metavar="FILE.html", callback=written_file, help="The page.")] = Path(
         "report.html"
     ),

@@ -6,6 +6,9 @@ MEAN, UNION = "mean over norms", "true union"
 SUITE_NAMES = ("pgd20", "quick", "paper", "autoattack")
 """The shipped suites, the strongest last."""
 
+RECIPE_FILE = "recipe.yaml"
+"""What a folder has that holds a run."""
+
 CURVE, OOD = "curve", "ood"
 """What `--suite` calls the evaluations by minimal distances, and by corruptions and perturbation sequences."""
 

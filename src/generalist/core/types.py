@@ -23,7 +23,8 @@ class Batch(NamedTuple):
     Args:
         x: images [B, C, H, W], float32 in [0, 1].
         y: labels [B], int64.
-        ids: index of each image in its split [B], int64; it names the image's random streams.
+        ids: index of each image in its split [B], int64; it names the image's random streams. Bits from the 40th on
+            count how often a balanced epoch drew the image before.
         extra: bool [B], true for images of `data.extra`, which come last; None where there are none.
 
     Example:

@@ -8,11 +8,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from generalist.core.errors import UserError
-from generalist.core.rng import ImageStreams, generator
+from generalist.core.rng import ImageStreams
 from generalist.core.types import Batch
 from generalist.data.augment import Augment
 from generalist.data.augment import augment as augmented
 from generalist.data.files import FileReader, whole
+from generalist.data.sampling import drawn_ids, places
 from generalist.data.splits import FileSplit, Split
 
 Key = tuple[int, str, int]
@@ -38,12 +39,13 @@ def batches(
     device: torch.device | str = "cpu",
     workers: int = 0,
     drop_last: bool = True,
+    balance: float = 0.0,
 ) -> Iterator[Batch]:
-    """The shuffled training batches of one epoch, from step `start` on."""
+    """The shuffled training batches of one epoch, from step `start` on; `balance` as `sampling.drawn_ids` has it."""
     steps = steps_per_epoch(split, batch_size=batch_size, drop_last=drop_last)
     if not 0 <= start <= steps:
         raise UserError(f"step {start} is not in an epoch of {steps} steps")
-    order = torch.randperm(len(split), generator=generator(seed, "order", epoch))
+    order = drawn_ids(split.labels, seed=seed, epoch=epoch, balance=balance)
     chunks = order.split(batch_size)[start:steps]
     return read_batches(split, chunks, key=(seed, "augment", epoch), augment=augment, device=device, workers=workers)
 
@@ -93,7 +95,8 @@ def _from_memory(
 ) -> Iterator[Batch]:
     """The bytes go to the device first: augmenting and widening them is cheaper there."""
     for ids in chunks:
-        x, y, here = (_move(tensor, device) for tensor in (split.read(ids), split.labels[ids], ids))
+        where = places(ids)
+        x, y, here = (_move(tensor, device) for tensor in (split.read(where), split.labels[where], ids))
         if augment is not None and key is not None:
             x = augmented(x, ImageStreams(*key, ids=here), augment)
         yield Batch(_unit(x), y, here)

@@ -3,6 +3,7 @@
 import os
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,14 +19,14 @@ from generalist.core.rng import generator
 from generalist.core.user_code import is_reference, is_users, raised
 from generalist.data import names
 from generalist.data.cifar import read_cifar10, read_cifar100
-from generalist.data.folder import read_folder, read_imagenet, readable
+from generalist.data.folder import UNREADABLE, read_folder, read_imagenet, readable
 from generalist.data.holdout import hold_out, mixed_order
 from generalist.data.idx import read_mnist_like
-from generalist.data.images import resize
+from generalist.data.images import in_channels, resize
 from generalist.data.locate import MissingData, data_root
 from generalist.data.npz import read_npz
 from generalist.data.sources import SOURCES, obtain
-from generalist.data.splits import ArraySplit, Dataset, DataWarning, Parts, Split, check_labels
+from generalist.data.splits import ArraySplit, Dataset, DataWarning, FileSplit, Parts, Split, check_labels
 from generalist.data.svhn import read_svhn
 
 DATASETS: Registry[Callable[..., Parts]] = Registry(
@@ -122,8 +123,10 @@ def load_dataset(
     validation: float = 0.1,
     seed: int = 0,
     size: int | None = None,
+    channels: int | None = None,
     download: bool = False,
     limit: int | None = None,
+    unreadable: float = UNREADABLE,
 ) -> Dataset:
     """A dataset with its train, validation and test splits.
 
@@ -134,8 +137,10 @@ def load_dataset(
         validation: The share of train that is held out as validation, 0 ≤ share < 1, drawn class by class.
         seed: Of what is held out and of `limit`; the test split never depends on it.
         size: The side in pixels that images are resized to.
+        channels: 1 for gray images, 3 for colour. If not given, files are read in colour and arrays are as they are.
         download: Whether missing files are fetched from their official source.
         limit: At most so many images per split.
+        unreadable: The share of files that may be damaged; they are named and left out.
 
     Returns:
         The Dataset; images are [C, H, W], labels are class indices.
@@ -146,7 +151,7 @@ def load_dataset(
         >>> len(digits.train), len(digits.validation), len(digits.test), digits.shape
         (1295, 143, 359, (1, 8, 8))
     """
-    _check_options(name, root, validation=validation, size=size, limit=limit)
+    _check_options(name, root, validation=validation, size=size, limit=limit, channels=channels)
     parts = _read(name, data_root(root), size=size, download=download)
     assert parts.train is not None
     for part, split in (("train", parts.train), ("test", parts.test), ("validation", parts.validation)):
@@ -158,7 +163,7 @@ def load_dataset(
     train, held = _with_validation(name, train, parts.validation, share=validation, seed=seed)
     splits = [_limited(_mixed(split), limit, seed) for split in (train, held)]
     splits.append(_limited(_mixed(test), limit, 0))  # the same for every seed
-    splits = readable(name, splits)
+    splits = readable(name, [_in_channels(split, channels) for split in splits], unreadable=unreadable)
     if size is not None:
         splits = [_resized(split, size) for split in splits]
     train, held, test = splits
@@ -176,17 +181,25 @@ class EvaluationImages(NamedTuple):
 
 
 def load_evaluation_images(
-    data: str | Path, *, root: Path | str | None = None, size: int | None = None, download: bool = False
+    data: str | Path,
+    *,
+    root: Path | str | None = None,
+    size: int | None = None,
+    channels: int | None = None,
+    download: bool = False,
 ) -> EvaluationImages:
-    """The test split of a dataset's name, an .npz file or a folder; all of it where it has none. No train is needed."""
-    name, root = _named(str(data), root)
+    """The test split of a dataset's name, an .npz file or a folder; all of it where it has none. No train is needed.
+
+    Image files are read with so many channels; arrays have their own.
+    """
+    name, root = named_source(str(data), root)
     _check_options(name, root, validation=0, size=size, limit=None)
     parts = _read(name, data_root(root), size=size, download=download, test_only=True)
     split = _with_test(name, parts)[1] if parts.test is None else parts.test
     if not len(split):
         raise UserError(f"{data}: the test split is empty; it needs at least one image")
     check_labels(str(data), "test", split.labels, len(parts.classes))
-    (split,) = readable(str(data), [_mixed(split)])
+    (split,) = readable(str(data), [_in_channels(_mixed(split), channels if isinstance(split, FileSplit) else None)])
     if size is not None and split.shape[1:] != (size, size):
         height, width = split.shape[1:]
         warnings.warn(f"{data}: images are {height}×{width}, resized to {size}×{size}", DataWarning, stacklevel=3)
@@ -195,7 +208,7 @@ def load_evaluation_images(
     return EvaluationImages(split, parts.classes, parts.numbered, origin, parts.whole)
 
 
-def _named(data: str, root: Path | str | None) -> tuple[str, Path | str | None]:
+def named_source(data: str, root: Path | str | None) -> tuple[str, Path | str | None]:
     """A dataset's name and its root; a path is the root of `npz` or `folder`."""
     path = Path(data).expanduser()
     if data in DATASETS.names():
@@ -212,13 +225,21 @@ def _named(data: str, root: Path | str | None) -> tuple[str, Path | str | None]:
 
 
 def _check_options(
-    name: str, root: Path | str | None, *, validation: float, size: int | None, limit: int | None
+    name: str,
+    root: Path | str | None,
+    *,
+    validation: float,
+    size: int | None,
+    limit: int | None,
+    channels: int | None = None,
 ) -> None:
     DATASETS.get(name)
     if name in OWN_ROOT and root is None:
         raise UserError(f"dataset {name!r} needs a root (--root, data.root): the {OWN_ROOT[name]} to read")
     if not 0 <= validation < 1:
         raise UserError(f"validation is the share of train to hold out, at least 0 and below 1, got {validation}")
+    if channels not in (None, 1, 3):
+        raise UserError(f"channels is 1 for gray images or 3 for colour, got {channels}")
     for option, value in (("size", size), ("limit", limit)):
         if value is not None and value < 1:
             raise UserError(f"{option} must be at least 1, got {value}")
@@ -303,6 +324,15 @@ def _limited(split: Split, limit: int | None, seed: int) -> Split:
     if limit is None or limit >= len(split):
         return split
     return split.take(mixed_order(split.labels, generator(seed, "limit"))[:limit])
+
+
+def _in_channels(split: Split, channels: int | None) -> Split:
+    if channels is None or split.shape[0] == channels:
+        return split
+    if isinstance(split, FileSplit):
+        return replace(split, channels=channels)
+    ids = torch.arange(len(split))
+    return ArraySplit(in_channels(split.read(ids), channels=channels), split.labels)
 
 
 def _resized(split: Split, size: int) -> Split:

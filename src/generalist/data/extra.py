@@ -49,13 +49,14 @@ class Mixture:
         augment: Augment | None = None,
         device: torch.device | str = "cpu",
         workers: int = 0,
+        balance: float = 0.0,
     ) -> Iterator[Batch]:
-        """As `data.batches`; extra images come last in a batch and are marked."""
+        """As `data.batches`; extra images come last in a batch and are marked. `balance` is of the training split."""
         own_size, extra_size = self.sizes(batch_size)
         steps = self.steps(batch_size)
         own = batches(
             self.own, batch_size=own_size, seed=seed, epoch=epoch, start=start, augment=augment, device=device,
-            workers=workers,
+            workers=workers, balance=balance,
         )  # fmt: skip
         chunks = [self._chunk(seed, epoch * steps + step, extra_size) for step in range(start, steps)]
         key = (seed, "augment extra", epoch)
@@ -63,7 +64,8 @@ class Mixture:
         for mine, theirs in zip(own, extra, strict=True):
             x, y = torch.cat([mine.x, theirs.x]), torch.cat([mine.y, theirs.y])
             ids = torch.cat([mine.ids, theirs.ids + len(self.own)])
-            yield Batch(x.contiguous(memory_format=torch.channels_last), y, ids, ids >= len(self.own))
+            extra_ones = torch.arange(len(ids), device=ids.device) >= len(mine.ids)
+            yield Batch(x.contiguous(memory_format=torch.channels_last), y, ids, extra_ones)
 
     def _chunk(self, seed: int, step: int, size: int) -> Tensor:
         """The extra images of a step: pass after pass over all of them, each in an order of its own."""

@@ -11,7 +11,8 @@ from generalist.core.errors import UserError
 from generalist.core.rng import ImageStreams
 from generalist.core.types import Batch
 from generalist.data.augment import BOX_DRAWS, Augment, augment, random_boxes
-from generalist.data.images import crop, open_image
+from generalist.data.images import crop, open_in
+from generalist.data.sampling import places
 from generalist.data.splits import FileSplit
 
 T = TypeVar("T")
@@ -28,24 +29,24 @@ class FileReader(Dataset[Batch | UserError]):
         """A mistake is returned, not raised: a worker's exception would arrive with its traceback in the message."""
         where = torch.tensor(ids)
         try:
-            return Batch(self._read(where), self._split.labels[where], where)
+            return Batch(self._read(where), self._split.labels[places(where)], where)
         except UserError as error:
             return error
 
     def _read(self, ids: Tensor) -> Tensor:
         spec = self._augment
         if spec is None or self._key is None:
-            return self._split.read(ids)
+            return self._split.read(places(ids))
         source = ImageStreams(*self._key, ids=ids)
         if spec.scale is None and spec.crop:
-            return augment(self._split.read(ids), source, spec)
+            return augment(self._split.read(places(ids)), source, spec)
         scale = spec.scale or _SCALE
         draws = source.uniform(BOX_DRAWS)
-        images = torch.stack([self._part(i, draws[n : n + 1], scale) for n, i in enumerate(ids.tolist())])
+        images = torch.stack([self._part(i, draws[n : n + 1], scale) for n, i in enumerate(places(ids).tolist())])
         return augment(images, source, Augment(crop=spec.crop, flip=spec.flip, cutout=spec.cutout))
 
     def _part(self, index: int, draws: Tensor, scale: tuple[float, float]) -> Tensor:
-        image = open_image(self._split.paths[index])
+        image = open_in(self._split.paths[index], self._split.channels)
         top, left, height, width = random_boxes(draws, image.height, image.width, scale=scale)[0].tolist()
         return crop(image, (top, left, height, width), size=self._split.size)
 

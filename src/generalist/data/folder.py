@@ -5,6 +5,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from math import prod
 from pathlib import Path
 
 import torch
@@ -65,8 +66,10 @@ def read_imagenet(root: Path, *, size: int | None, test_only: bool = False) -> P
     )
 
 
-def readable(name: str, splits: Sequence[Split]) -> list[Split]:
+def readable(name: str, splits: Sequence[Split], *, unreadable: float = UNREADABLE) -> list[Split]:
     """Splits without the files that cannot be read; decoded once and for all where all of them fit in memory.
+
+    More than the share `unreadable` of such files is refused.
 
     Where they do not, files are looked at without decoding them, which misses some of the damage.
     """
@@ -80,8 +83,11 @@ def readable(name: str, splits: Sequence[Split]) -> list[Split]:
     if bad:
         more = f" and {len(bad) - LISTED} more" if len(bad) > LISTED else ""
         listed = ", ".join(bad[:LISTED]) + more
-        if len(bad) > UNREADABLE * total:
-            raise UserError(f"{name}: cannot read the images {listed} ({len(bad)} of {total}); replace or remove them")
+        if len(bad) > unreadable * total:
+            raise UserError(
+                f"{name}: cannot read the images {listed} ({len(bad)} of {total}); replace or"
+                f" remove them, or allow for a larger share (data.unreadable)"
+            )
         warnings.warn(
             f"{name}: {len(bad)} of {total} images cannot be read and are left out: {listed}", DataWarning, stacklevel=3
         )
@@ -95,7 +101,7 @@ def _decoded(split: FileSplit) -> tuple[Split, list[str]]:
 
     def read(path: str) -> Tensor | None:
         try:
-            return decode(path, size=split.size)
+            return decode(path, size=split.size, channels=split.channels)
         except UserError:
             return None
 
@@ -118,7 +124,7 @@ def _looked_at(split: FileSplit) -> tuple[Split, list[str]]:
 
 def fits_in_memory(splits: Sequence[Split]) -> bool:
     """Whether the decoded images are few enough to keep."""
-    return sum(len(split) * 3 * split.shape[1] * split.shape[2] for split in splits) <= _MEMORY
+    return sum(len(split) * prod(split.shape) for split in splits) <= _MEMORY
 
 
 def _parts(folders: dict[str, Path], *, size: int | None) -> Parts:

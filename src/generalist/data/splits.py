@@ -5,7 +5,7 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -99,31 +99,32 @@ class ArraySplit(Split):
 
 @dataclass(frozen=True, eq=False)
 class FileSplit(Split):
-    """Image files, decoded when read: RGB, the shorter side resized, the centre of size × size kept."""
+    """Image files, decoded when read: colour or gray, the shorter side resized, the centre of size × size kept."""
 
     paths: Sequence[str]
     labels: Tensor
     size: int
+    channels: int = 3
 
     def __post_init__(self) -> None:
         _check_count(len(self.paths), self.labels)
 
     @property
     def shape(self) -> Shape:
-        return 3, self.size, self.size
+        return self.channels, self.size, self.size
 
     def read(self, ids: Tensor) -> Tensor:
-        return torch.stack([decode(self.paths[i], size=self.size) for i in ids.tolist()])
+        return torch.stack([decode(self.paths[i], size=self.size, channels=self.channels) for i in ids.tolist()])
 
     def take(self, ids: Tensor) -> "FileSplit":
-        return FileSplit([self.paths[i] for i in ids.tolist()], self.labels[ids], self.size)
+        return replace(self, paths=[self.paths[i] for i in ids.tolist()], labels=self.labels[ids])
 
     def _content(self) -> Iterator[Any]:
         for path in self.paths:
             yield f"{os.path.basename(path)} {os.path.getsize(path)}\n".encode("utf-8", "surrogateescape")
 
     def labelled(self, labels: Tensor) -> "FileSplit":
-        return FileSplit(self.paths, labels, self.size)
+        return replace(self, labels=labels)
 
 
 def _check_count(count: int, labels: Tensor) -> None:

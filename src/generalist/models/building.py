@@ -9,9 +9,11 @@ from torch import nn
 
 from generalist.core.errors import UserError, shown, unknown
 from generalist.core.rng import derive
-from generalist.models.foreign import callable_builder, is_foreign, timm_builder
+from generalist.models.foreign import callable_builder, given_builder, is_foreign
+from generalist.models.given import is_given
 from generalist.models.layout import prefers_channels_last
 from generalist.models.normalize import normalization
+from generalist.models.pretrained import package_builder, package_of
 from generalist.models.registry import MODELS
 from generalist.models.spec import Classifier, ModelSpec
 from generalist.models.wide_resnet import FAMILIES, PATTERN, parse_wrn
@@ -36,8 +38,9 @@ def build_model(
     It is channels-last, unless it is somebody else's and a probe does not show that it works so.
 
     Args:
-        name: A name of `MODELS`, wrn-<depth>-<factor>, timm/<name>, or `module:callable`, a function or class of your
-            own that returns a torch module and takes any of classes (or num_classes), channels and size.
+        name: A name of `MODELS`, wrn-<depth>-<factor>, timm/<name>, torchvision/<name>, or `module:callable`, a
+            function or class of your own that returns a torch module and takes any of classes (or num_classes),
+            channels and size.
         classes: How many logits per image.
         channels: Of the images.
         size: Their side in pixels.
@@ -93,7 +96,7 @@ def build_model(
 
 def _may_be_huge(name: str, knobs: Mapping[str, Any]) -> bool:
     """Whether one of our own networks is so far from its usual size that it is measured before it is made."""
-    ours = ":" not in name and not name.startswith("timm/")
+    ours = not is_foreign(name)
     depth, factor = parse_wrn(name) or (0, 0)
     return ours and (knobs.get("width", 0) > 500 or depth > 200 or factor > 40)
 
@@ -115,14 +118,16 @@ def build_from_spec(spec: ModelSpec, *, seed: int = 0) -> Classifier:
 
 def _resolve(name: str, options: Mapping[str, Any]) -> tuple[Callable[..., nn.Module], dict[str, Any]]:
     """The builder of a name, and its knobs completed with their defaults where they are known."""
+    if package_of(name) is not None:
+        return package_builder(name, options), dict(options)
+    if is_given(name):
+        return given_builder(name, options), dict(options)
     if ":" in name:
         return callable_builder(name, options), dict(options)
-    if name.startswith("timm/"):
-        return timm_builder(name.removeprefix("timm/"), options), dict(options)
     if (wrn := parse_wrn(name)) is not None:
         knobs = FAMILIES.check(PATTERN, options)
         return partial(FAMILIES.get(PATTERN), depth=wrn[0], factor=wrn[1], **knobs), knobs
     if name not in MODELS.names():
-        raise unknown("model", name, [*MODELS.names(), PATTERN, "timm/<name>", "module:callable"])
+        raise unknown("model", name, [*MODELS.names(), PATTERN, "timm/<name>", "torchvision/<name>", "module:callable"])
     knobs = MODELS.check(name, options)
     return partial(MODELS.get(name), **knobs), knobs

@@ -12,6 +12,7 @@ from generalist.core.errors import UserError
 from generalist.core.types import StateTree
 from generalist.models.matching import load_matching_
 from generalist.models.normalize import Normalize, normalization
+from generalist.models.renaming import Rename, check_rules, paired_by_order, renamed, suggestion
 from generalist.models.spec import Classifier
 
 USUAL = ("state_dict", "model_state_dict", "model", "net")
@@ -44,12 +45,17 @@ class Fit:
         return repr(".".join(part for part in (self.where, self.prefix.removesuffix(".")) if part) or "its top")
 
 
-def load_checkpoint_(model: nn.Module, tree: Any, *, source: str) -> None:
-    """Load the one set of tensors that fits the model; nothing changes unless all of them fit."""
+def load_checkpoint_(model: nn.Module, tree: Any, *, source: str, rename: Rename | None = None) -> None:
+    """Load the one set of tensors that fits the model; nothing changes unless all of them fit.
+
+    Where none fits by name, but one by order and shape, the error says how; `rename` does it.
+    """
     found = dict(_state_dicts(tree))
     if not found:
         raise UserError(f"{source} holds no state_dict: no tensors with names, at its top or inside")
     channels = model.spec.channels if isinstance(model, Classifier) else None
+    if rename is not None:
+        found = _renamed(model, found, rename, channels, source)
     fits = [fit for where, state in found.items() for fit in _fits(model, where, state, channels)]
     fit = _only(fits, source) if fits else _nearest(model, found, channels)
     if not _statistics(fit.state, channels) and _statistics(beside := _beside(tree, channels), channels):
@@ -67,7 +73,15 @@ def load_checkpoint_(model: nn.Module, tree: Any, *, source: str) -> None:
         same = numbers.numel() == wanted[name].numel()  # else the names are paired as they are, and the shapes told
         state[name] = numbers.reshape(wanted[name].shape) if same else numbers
     state = {name: t for name, t in state.items() if name in wanted or not name.endswith(COUNTER)}
-    load_matching_(model, state, source=source)
+    try:
+        load_matching_(model, state, source=source)
+    except UserError as error:
+        pairs = None if fits or rename else next(filter(None, _pairings(model, found, channels).values()), None)
+        if pairs is None:
+            raise
+        inside = "network." if isinstance(model, Classifier) else ""
+        pairs = {their: our.removeprefix(inside) for their, our in pairs.items()}
+        raise UserError(f"{error}; {suggestion(pairs)}", command="--rename order") from None
     if normalize is not None and isinstance(model, Classifier):
         _normalise_by_(model, normalize)
         warnings.warn(f"{source}: it has {_numbers(normalize)}, which the model now normalises by", stacklevel=3)
@@ -75,6 +89,30 @@ def load_checkpoint_(model: nn.Module, tree: Any, *, source: str) -> None:
     if rest:
         some = f"{len(rest)} tensors outside {fit.name} are not used, such as {rest[0]!r}"
         warnings.warn(f"{source}: {some}", stacklevel=3)
+
+
+def _pairings(
+    model: nn.Module, found: Mapping[str, StateTree], channels: int | None
+) -> dict[str, dict[str, str] | None]:
+    """Of every state_dict in a file: its names → the model's, by order and shape, if that can be."""
+    tensors = model.state_dict()
+    wanted = {name: tensors[name] for name in _weights(tensors, channels)}
+    return {where: paired_by_order(state, _weights(state, channels), wanted) for where, state in found.items()}
+
+
+def _renamed(
+    model: nn.Module, found: Mapping[str, StateTree], rename: Rename, channels: int | None, source: str
+) -> dict[str, StateTree]:
+    if rename != "order":
+        check_rules(rename, [name for state in found.values() for name in state], source)
+        return {where: {renamed(n, rename): tensor for n, tensor in state.items()} for where, state in found.items()}
+    pairs = {where: pairing for where, pairing in _pairings(model, found, channels).items() if pairing is not None}
+    if not pairs:
+        raise UserError(f"{source} has no set of tensors that pairs with the model's by order and shape")
+    return {
+        where: {pairing.get(name, name): tensor for name, tensor in found[where].items()}
+        for where, pairing in pairs.items()
+    }
 
 
 def normalises_itself(network: Classifier) -> str:

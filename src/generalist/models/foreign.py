@@ -1,4 +1,4 @@
-"""Networks that are not ours: `timm/<name>` and `module:callable`."""
+"""Networks that are not ours: `module:callable`, `timm/<name>`, `torchvision/<name>`, and objects at hand."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -7,31 +7,24 @@ from typing import Any
 from torch import nn
 
 from generalist.core.errors import UserError, unknown
-from generalist.core.extras import import_extra
-from generalist.core.user_code import first_line, importable_here, raised
+from generalist.core.user_code import importable_here, raised
+from generalist.models.given import is_given, remembered
+from generalist.models.pretrained import package_of
 from generalist.models.registry import MODELS
 
 Builder = Callable[..., nn.Module]
 
 
 def is_foreign(name: str) -> bool:
-    """Whether a model's name is of the kind `timm/<name>` or `module:callable`."""
-    return ":" in name or name.startswith("timm/")
+    """Whether a model's name is of one of these kinds."""
+    return ":" in name or package_of(name) is not None or is_given(name)
 
 
-def timm_builder(name: str, options: Mapping[str, Any]) -> Builder:
-    """The builder of a timm network with random weights."""
-    timm = import_extra("timm", extra="timm", needed_by=f"model 'timm/{name}'")
-    if name not in timm.list_models():
-        raise unknown("timm model", name, timm.list_models())
-
-    def build(*, classes: int, channels: int, size: int) -> nn.Module:
-        try:
-            return timm.create_model(name, pretrained=False, num_classes=classes, in_chans=channels, **options)
-        except Exception as error:
-            raise UserError(f"model 'timm/{name}' with {dict(options)}: {first_line(error)}") from error
-
-    return build
+def given_builder(name: str, options: Mapping[str, Any]) -> Builder:
+    """The builder of copies of a network that this process remembers."""
+    if options:
+        raise UserError(f"the network {name!r} was given as it is and has no options, got {', '.join(options)}")
+    return lambda *, classes, channels, size: remembered(name)
 
 
 def callable_builder(name: str, options: Mapping[str, Any]) -> Builder:

@@ -17,6 +17,7 @@ from generalist.core.files import digest, read_json, seal_holds, sealed, write_a
 from generalist.models.building import build_from_spec, build_model
 from generalist.models.checkpoints import load_checkpoint_
 from generalist.models.matching import load_matching_
+from generalist.models.renaming import Rename
 from generalist.models.spec import Classifier, ModelSpec
 
 __all__ = ["ModelSpec", "build_model", "load_model", "load_weights", "save_model"]
@@ -119,13 +120,19 @@ def read_extra(path: str | Path) -> dict[str, Any]:
     return _read_card(_files(path)[1])["extra"]
 
 
-def load_weights(model: nn.Module, path: str | Path) -> None:
+def read_spec(path: str | Path) -> ModelSpec:
+    """How to build the model that was saved."""
+    return ModelSpec.from_json(_read_card(_files(path)[1])["spec"])
+
+
+def load_weights(model: nn.Module, path: str | Path, *, rename: Rename | None = None) -> None:
     """Load somebody else's checkpoint into a model, in place; tensors are paired by name under whatever prefix.
 
     Args:
         model: Any torch module; one of `build_model` takes over the file's normalisation, if it has one.
         path: A .safetensors file, or tensors and plain values that torch.save wrote (.pt, .pth, .ckpt, .model and so
             on), nested or not. Pickled Python objects are refused.
+        rename: Their names, or beginnings of them, → ours; `order` pairs tensors by order and shape.
 
     Example:
         >>> import generalist, tempfile, torch
@@ -150,7 +157,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         tree = _decode(path, lambda: torch.load(path, map_location="cpu", weights_only=True))
     else:
         raise UserError(f"{path}: weights are read from .safetensors, {', '.join(_TORCH_FILES)}")
-    load_checkpoint_(model, tree, source=str(path))
+    load_checkpoint_(model, tree, source=str(path), rename=rename)
 
 
 def _files(path: str | Path) -> tuple[Path, Path]:

@@ -10,6 +10,7 @@ from generalist.core.errors import LONGEST_VALUE, UserError, cut, shown, unknown
 from generalist.core.files import user_path
 from generalist.core.threat import Threat, parse_fraction
 from generalist.core.yaml_text import DEEPEST, parse_yaml
+from generalist.models import PRETRAINED
 from generalist.recipes.schema import Recipe, epoch_at, parse_recipe
 from generalist.recipes.shipped import (
     ATTACK_FIELDS,
@@ -39,7 +40,8 @@ def load_recipe(
 
     Args:
         recipe: A shipped name, a setting's name, a YAML file, or what such a file would hold as a mapping. The last
-            two may extend another recipe or a setting (`extends: digits-at`).
+            two may extend another recipe or a setting (`extends: digits-at`); with a setting, `method` may name the
+            one that is meant where no other is asked for.
         overrides: Fields to change: `{"training.epochs": 10}`, or `["training.epochs=10"]` as on the command line.
         method: The method that completes a setting, or a recipe that extends one; its name is added to the recipe's.
 
@@ -69,6 +71,8 @@ def _init_completed(raw: Raw) -> Raw:
     """A recipe whose learners start one after the other goes on from a checkpoint where the second one starts."""
     init, learners, training = (raw.get(key) for key in ("init", "learners", "training"))
     if not (isinstance(init, Mapping) and "epoch" not in init and isinstance(training, Mapping)):
+        return raw
+    if init.get("from") == PRETRAINED:  # which knows nothing of attacks
         return raw
     starts = [learner.get("starts", 0) for learner in (learners or {}).values() if isinstance(learner, Mapping)]
     try:
@@ -142,8 +146,11 @@ def _extended(given: Raw, path: Path, *, trail: tuple[Path, ...], method: str | 
     raw = _located(given, path.parent)
     base = raw.pop("extends", None)
     for field in ORIGIN_FIELDS if base is not None else ():
-        if field in raw:
+        if field in raw and (field == "setting" or base in recipe_names()):
             raise UserError(f"{path}: {field} is that of what the file extends; choose a method with --method")
+    own_method = raw.pop("method", None) if base is not None else None
+    if own_method is not None and not isinstance(own_method, str):
+        raise UserError(f"{path}: method takes the name of a shipped method, got {shown(own_method)}")
     raw.setdefault("name", path.stem)
     if base is None:
         if method is not None:
@@ -151,7 +158,7 @@ def _extended(given: Raw, path: Path, *, trail: tuple[Path, ...], method: str | 
         return raw
     if not isinstance(base, str):
         raise UserError(f"{path}: extends takes one recipe name or file, got {shown(base)}")
-    whole = _resolve(base, here=path.parent, trail=(*trail, path), method=method)
+    whole = _resolve(base, here=path.parent, trail=(*trail, path), method=method or own_method)
     own = raw.get("description") or f"{path.name}, extends {base}"
     if method is not None and not trail:
         raw["name"] = f"{raw['name']}-{method}"
@@ -172,7 +179,7 @@ def _method_for(setting: str, method: str | None, trail: tuple[Path, ...]) -> st
 def _located(raw: Raw, folder: Path) -> Raw:
     """With the paths of data, init and needs as they are found from anywhere; relative ones are of the folder."""
     init, needs, data = (raw.get(key) for key in ("init", "needs", "data"))
-    if isinstance(init, Mapping) and isinstance(init.get("from"), str):
+    if isinstance(init, Mapping) and isinstance(init.get("from"), str) and init["from"] != PRETRAINED:
         raw = {**raw, "init": {**init, "from": _found_from("init.from", init["from"], folder)}}
     if isinstance(needs, Mapping):
         raw = {**raw, "needs": {key: _needed_from(key, value, folder) for key, value in needs.items()}}

@@ -26,6 +26,7 @@ from generalist.core.registry import Registry, explain
 from generalist.core.schedules import SCHEDULES
 from generalist.core.threat import Threat, parse_fraction
 from generalist.core.types import Count, Exact, Natural, NonNegativeFloat, PositiveFloat, Steps, Unit
+from generalist.data import UNREADABLE
 from generalist.mixing import REST, ByName, Gamma, ModuleGamma, OverDepth, Points, Share
 from generalist.models.modules import LastShare, Patterns, Selection
 from generalist.objectives import OBJECTIVES, networks_needed, starts_itself
@@ -228,14 +229,18 @@ class ExtraSection(Section):
 
 
 class DataSection(Section):
-    """Which images, how they are split, and how training images are varied.
+    """Which images, how they are split, and how training images are drawn and varied.
 
     Attributes:
         name: A dataset, or `module:callable`.
         root: The folder or file that has the data.
         size: The side in pixels that images are brought to; their own if not given.
+        channels: 1 reads images as gray, 3 in colour; files are in colour and arrays as they are if not given.
+        unreadable: The share of image files that may be damaged; they are named and left out.
         validation: The share of the training split that is held out to select by.
         limit: At most so many images per split.
+        balance: Classes of n images are drawn in proportion to n^(1 − balance): 0 is every image once per epoch, 1 all
+            classes alike.
         crop: Padding of a random crop, in pixels.
         flip: Whether images are mirrored at random.
         cutout: The side of a random square that is blanked, in pixels.
@@ -246,8 +251,11 @@ class DataSection(Section):
     name: Text
     root: Annotated[Text | None, RUNTIME_ONLY] = None
     size: Annotated[int, Field(ge=1, le=4096)] | None = None
+    channels: Literal[1, 3] | None = None
+    unreadable: Annotated[float, Field(ge=0, lt=1), RUNTIME_ONLY] = UNREADABLE
     validation: Annotated[float, Field(gt=0, lt=1)] = 0.1
     limit: Count | None = None
+    balance: Unit = 0.0
     crop: Natural = 0
     flip: bool = False
     cutout: Natural = 0
@@ -386,12 +394,14 @@ class InitSection(Section):
     """Start from an existing checkpoint's weights, as if `epoch` epochs were done.
 
     Attributes:
-        from_: A run folder or a file of weights.
+        from_: A run folder, a file of weights, or `pretrained`: those published with a network of timm or torchvision.
         epoch: How many epochs count as done; where the first late learner starts, if there is one and nothing is given.
+        rename: Of a file whose tensors have other names: theirs → ours, or `order`, paired by order and shape.
     """
 
     from_: Annotated[Text, Field(alias="from")]
     epoch: Natural = 0
+    rename: Literal["order"] | dict[str, Text] | None = None
 
 
 class Recipe(Section):
@@ -416,6 +426,7 @@ class Recipe(Section):
         init: Weights to start from.
         needs: Networks that must be trained before, by what objectives call them: a run, a weights file, or a recipe's
             name.
+        track: Tools that follow the training, beside TensorBoard: mlflow, wandb.
 
     Example:
         >>> import generalist

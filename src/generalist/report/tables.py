@@ -1,7 +1,7 @@
 """Tables of results: colours in a terminal, aligned plain text elsewhere."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -10,8 +10,13 @@ from rich.table import Table
 from generalist.core.names import MEAN, UNION
 from generalist.report.console import duration
 
+if TYPE_CHECKING:
+    from generalist.data import Survey
+
 MISSING = float("-inf")
 NATURAL = "natural"
+_CLASSES = 12
+"""Classes that are listed by name."""
 CAPTION = "in brackets: 95 % interval (Wilson) over the choice of images"
 
 
@@ -171,6 +176,27 @@ def parts_table(kind: str, names: Mapping[str, str]) -> Table:
 def machine_table(facts: Mapping[str, Any]) -> Table:
     rows = [(key.replace("_", " "), str(value)) for key, value in facts.items() if not isinstance(value, Mapping)]
     return _pairs("this machine", [*rows, *((f"data: {name}", found) for name, found in facts["data"].items())])
+
+
+def survey_table(survey: "Survey", fields: Mapping[str, Any]) -> Table:
+    """What somebody's images are, and what is proposed for them."""
+    counts, validated = survey.counts, fields["validation"]["threats"]
+    classes = ", ".join(f"{name} ({count})" for name, count in list(counts.items())[:_CLASSES])
+    more = f" and {len(counts) - _CLASSES} more" if len(counts) > _CLASSES else ""
+    data, training, model = fields["data"], fields["training"], fields["model"]
+    looked_at = f", {survey.looked_at:,} of them looked at" if survey.looked_at < survey.total else ""
+    width = f" of width {model['width']}" if "width" in model else ""
+    rows = [
+        ("images", f"{survey.total:,}{looked_at}"),
+        ("training images by class", f"{classes}{more}"),
+        ("test images", f"{survey.tests:,}" if survey.tests else "held out of them"),
+        ("size", f"{data['size']}×{data['size']}, {'gray' if survey.is_gray else 'colour'}"),
+        ("network", f"{model['name']}{width}"),
+        ("method", fields["method"]),
+        ("threats", ", ".join(validated)),
+        ("length", f"{training['epochs']} epochs, batches of {training['batch_size']}"),
+    ]
+    return _pairs(f"proposed for {survey.root}", rows)
 
 
 def probe_table(probe: Mapping[str, Any]) -> Table:

@@ -148,7 +148,7 @@ def shared_data(runs: Sequence[Run], *, root: Path | None, download: bool) -> Da
 
 def _data_fields(recipe: Recipe) -> tuple[object, ...]:
     data = recipe.data
-    return data.name, data.root, data.size, data.validation, data.limit, recipe.seed
+    return data.name, data.root, data.size, data.channels, data.validation, data.limit, recipe.seed
 
 
 def check_trajectory(runs: Sequence[Run], dataset: Dataset) -> None:

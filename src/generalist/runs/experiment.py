@@ -31,7 +31,7 @@ from generalist.data import (
 from generalist.distributed.shared_batchnorm import share_batchnorm_
 from generalist.evaluation import evaluate_split
 from generalist.mixing import Gamma, MixPlan, Part, has_batchnorm, parts_of, recalibrate_
-from generalist.models import build_model, is_foreign, load_weights
+from generalist.models import PRETRAINED, build_model, is_foreign, load_weights, published_weights
 from generalist.models.modules import depth_below, replace_tensors_, select_tensors, tensor_names
 from generalist.objectives import carries_state, make_objective
 from generalist.recipes.schema import LABELS, LearnerSection, Recipe
@@ -77,6 +77,7 @@ class Experiment:
             augment=Augment(crop=data.crop, flip=data.flip, cutout=data.cutout),
             device=self.device,
             workers=data.workers,
+            balance=data.balance,
         )
 
     def data_digest(self) -> str:
@@ -161,6 +162,8 @@ def load_data(recipe: Recipe, *, download: bool = False, root: Path | None = Non
         seed=recipe.seed,
         size=data.size,
         limit=data.limit,
+        channels=data.channels,
+        unreadable=data.unreadable,
         download=download,
     )
 
@@ -284,6 +287,16 @@ def build_network(recipe: Recipe, dataset: Dataset) -> nn.Module:
     if height != width:
         raise UserError(f"networks here take square images, got {height}×{width}; set data.size to resize them")
     mean, std = _statistics(dataset.train) if recipe.model.normalize == "data" else (None, None)
+    published = None
+    if recipe.init and recipe.init.from_ == PRETRAINED:
+        published = published_weights(
+            recipe.model.name,
+            classes=len(dataset.classes),
+            channels=channels,
+            seed=recipe.seed,
+            options=recipe.model.options,
+        )
+        mean, std = (published.mean, published.std) if published.mean and published.std else (mean, std)
     model = build_model(
         recipe.model.name,
         classes=len(dataset.classes),
@@ -295,8 +308,10 @@ def build_network(recipe: Recipe, dataset: Dataset) -> nn.Module:
         seed=recipe.seed,
         **recipe.model.options,
     )
-    if recipe.init:
-        load_weights(model, init_file(recipe.init.from_))
+    if published is not None:
+        model.network.load_state_dict(published.state)
+    elif recipe.init:
+        load_weights(model, init_file(recipe.init.from_), rename=recipe.init.rename)
     if is_foreign(recipe.model.name):
         _check_output(recipe.model.name, model, torch.zeros(2, channels, height, width), len(dataset.classes))
     return model

@@ -4,7 +4,7 @@ import os
 import shlex
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -28,11 +28,11 @@ from generalist.core.files import (
     write_atomically,
     write_json,
 )
-from generalist.core.names import ANALYSES, CURVE, OOD
+from generalist.core.names import ANALYSES, CURVE, OOD, RECIPE_FILE
 from generalist.core.yaml_text import parse_yaml
 from generalist.distributed import ranks
 from generalist.evaluation import SuiteResult, read_curve, read_ood, read_record
-from generalist.models import load_model, read_extra
+from generalist.models import is_given, load_model, read_extra, read_spec, remember_as
 from generalist.recipes.schema import (
     RUNTIME_FIELDS,
     Recipe,
@@ -82,7 +82,7 @@ class RunPaths:
 
     @property
     def recipe_file(self) -> Path:
-        return self.folder / "recipe.yaml"
+        return self.folder / RECIPE_FILE
 
     @property
     def environment_file(self) -> Path:
@@ -136,6 +136,19 @@ class RunPaths:
     def modules(self) -> "ModulePaths":
         """What `generalist modules` found out."""
         return ModulePaths(self.folder / "modules")
+
+    @property
+    def given(self) -> Path:
+        """What `fit` was given as objects: images and first weights."""
+        return self.folder / "given"
+
+    @property
+    def given_data(self) -> Path:
+        return self.given / "data.npz"
+
+    @property
+    def given_start(self) -> Path:
+        return self.given / "start.safetensors"
 
     @property
     def tensorboard(self) -> Path:
@@ -226,8 +239,11 @@ class Run(RunPaths):
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe that the run was trained by."""
-        return parse_recipe(self.written_recipe)
+        """The recipe that the run was trained by. Images that it keeps itself are found wherever it was moved to."""
+        recipe = parse_recipe(self.written_recipe)
+        if not self.given_data.is_file():
+            return recipe
+        return recipe.model_copy(update={"data": recipe.data.model_copy(update={"root": str(self.given_data)})})
 
     @property
     def written_recipe(self) -> dict[str, Any]:
@@ -249,6 +265,11 @@ class Run(RunPaths):
     def metrics(self) -> list[dict[str, Any]]:
         """What the run noted of itself: one mapping per epoch and per validation."""
         return read_journal(self.metrics_file, run=self.identity)
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One flat row per epoch, fit for `pandas.DataFrame(run.history)`: losses, γ, learning rates, accuracy."""
+        return history_rows(self.metrics)
 
     @property
     def finished(self) -> bool:
@@ -359,12 +380,33 @@ class Run(RunPaths):
         write_json(self.environment_file, environment)
 
 
-def load(path: str | Path, name: str = GLOBAL) -> nn.Module:
+def history_rows(metrics: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The lines of a journal by epoch, nested fields as `train/linf/loss` and `validation/global/natural`."""
+    from generalist.runs.trackers import scalars  # which knows run folders
+
+    rows: dict[int, dict[str, Any]] = {}
+    for line in metrics:
+        row = rows.setdefault(line["epoch"], {"epoch": line["epoch"], "step": line["step"]})
+        for key, value in line.items():
+            if key == "models":
+                row |= dict(scalars(value, line["kind"]))
+            elif isinstance(value, Mapping):
+                row |= dict(scalars(value, key))
+            elif isinstance(value, bool | int | float):
+                row[key] = value
+    return [rows[epoch] for epoch in sorted(rows)]
+
+
+def load(
+    path: str | Path, name: str = GLOBAL, *, model: nn.Module | Callable[[], nn.Module] | None = None
+) -> nn.Module:
     """A trained model, in eval mode.
 
     Args:
         path: A run folder, or a model file that a run or `save_model` wrote.
         name: Which model of a run: `global`, or the name of a learner.
+        model: The network, or a function that makes it, where it was given to `fit` as an object and no file says how
+            to build it. It is remembered in this process: `evaluate`, `dial` and all others find it then.
 
     Returns:
         A module that takes images [N, C, H, W] in [0, 1] and returns logits [N, K]; its normalisation is inside.
@@ -380,8 +422,12 @@ def load(path: str | Path, name: str = GLOBAL) -> nn.Module:
     if not path.exists() and not path.with_name(f"{path.name}.safetensors").exists():
         raise UserError(f"there is no run folder and no model file {path}")
     if not path.is_dir():
+        if model is not None and is_given(called := read_spec(path).name):
+            remember_as(called, model)
         return load_model(path)
     run = Run(path)
+    if model is not None and is_given(run.recipe.model.name):
+        remember_as(run.recipe.model.name, model)
     if name not in run.models:
         raise UserError(f"{path} has no model {name!r} yet; it has {', '.join(run.models) or 'none'}")
     return run.model(name)
@@ -504,7 +550,8 @@ def _check_folder(folder: Path, recipe: Recipe, *, resume: bool) -> None:
     """A folder that holds something else is refused before anything is loaded or written."""
     paths = RunPaths(folder)
     if not paths.exists:
-        others = [path for path in folder.glob("*") if path != paths.lock_file] if folder.exists() else []
+        known = (paths.lock_file, paths.given)
+        others = [path for path in folder.glob("*") if path not in known] if folder.exists() else []
         if others:
             raise UserError(f"{folder} is not empty and not a run folder; give another folder", command="--out FOLDER")
         if folder.exists() and not folder.is_dir():

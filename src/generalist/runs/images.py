@@ -32,7 +32,13 @@ def images_for(
     model without a card `size` can be given.
     """
     spec = model.spec if isinstance(model, Classifier) else None
-    found = load_evaluation_images(data, root=root, size=spec.size if spec else size, download=download)
+    found = load_evaluation_images(
+        data,
+        root=root,
+        size=spec.size if spec else size,
+        channels=spec.channels if spec and spec.channels in (1, 3) else None,
+        download=download,
+    )
     if not isinstance(model, Classifier) or spec is None:
         return found
     if found.split.shape[0] != spec.channels:

@@ -1,7 +1,7 @@
 """What a run notes of itself: journal, validations, selected models, and when a checkpoint is due."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
@@ -13,12 +13,16 @@ from generalist.distributed import ranks
 from generalist.recipes.cost import Workload
 from generalist.report.console import Reporter
 from generalist.runs.experiment import Experiment
-from generalist.runs.folder import GLOBAL, Run
+from generalist.runs.folder import GLOBAL, Run, history_rows
 from generalist.runs.trackers import Tracker, open_trackers, scalars
+from generalist.training.guards import StoppedEarly
 from generalist.training.instruments import drift
 from generalist.training.journal import Journal, NullJournal
 from generalist.training.selection import Scores, Selection
 from generalist.training.state import TrainState
+
+Callback = Callable[[dict[str, Any]], object]
+"""Called after each epoch with its row of `Run.history`; what is true ends training there."""
 
 
 class Recorder:
@@ -32,9 +36,11 @@ class Recorder:
         journal: Journal | NullJournal,
         trackers: Sequence[Tracker],
         workload: Workload,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         self._experiment, self._reporter, self._workload = experiment, reporter, workload
         self._journal, self._trackers = journal, trackers
+        self._callbacks, self._lines = callbacks, list[dict[str, Any]]()
         data = experiment.recipe.data
         root = None if data.root is None else str(user_path(data.root).resolve())
         trained_on = {"name": data.name, "root": root, "classes": list(experiment.dataset.classes)}
@@ -63,6 +69,7 @@ class Recorder:
     def epoch_ended(self, state: TrainState) -> None:
         plan = self._experiment.plan
         epoch = state.step // plan.steps_per_epoch
+        self._lines.clear()
         tallies = state.take_tallies()
         live, means = list(tallies), {name: row for name, (row, _) in tallies.items()}
         for name, (row, steps) in tallies.items():
@@ -95,9 +102,24 @@ class Recorder:
         self._reporter.epoch(epoch, plan.epochs, f"loss {losses}")
         if due:
             self._validate(state, epoch, models)
+        if self._callbacks and self._asked_to_stop() and epoch < plan.epochs:
+            self._end_early(state, epoch, due=due)
+            raise StoppedEarly
+
+    def _asked_to_stop(self) -> bool:
+        """Tell the callbacks of the epoch, on the main rank; whether one of them wants training to end here."""
+        answers = [callback(history_rows(self._lines)[0]) for callback in self._callbacks] if ranks.is_main() else []
+        return bool(ranks.all_gather(any(answers))[0])
+
+    def _end_early(self, state: TrainState, epoch: int, *, due: bool) -> None:
+        """The models of all learners that have begun, validated and kept as at the end of training."""
+        begun = [name for name in state.learners if self._experiment.recipe.window(name)[0] < epoch]
+        models = {GLOBAL: self._experiment.global_model(), **{name: state.show_model(name) for name in begun}}
+        self._validate(state, epoch, models, final=True, note=not due)
 
     def _note(self, kind: str, step: int, record: Mapping[str, Any]) -> None:
         self._journal.write(kind, step, record)
+        self._lines.append({"kind": kind, "step": step, **record})
         for tracker in self._trackers:
             tracker.log(dict(scalars(record, kind)), step=step)
 
@@ -105,15 +127,20 @@ class Recorder:
         learner = self._experiment.state.learners[name]
         return learner.lr * learner.schedule(progress)
 
-    def _validate(self, state: TrainState, epoch: int, models: dict[str, nn.Module]) -> None:
-        recipe, plan = self._experiment.recipe, self._experiment.plan
+    def _validate(
+        self, state: TrainState, epoch: int, models: dict[str, nn.Module], *, final: bool = False, note: bool = True
+    ) -> None:
+        recipe = self._experiment.recipe
+        final = final or epoch == self._experiment.plan.epochs
         scores = {}
         for name, model in models.items():
             scores[name] = self._experiment.validate(model)
-            if epoch == plan.epochs:
+            if final:
                 model, scores[name] = self._best_variant(name, model, scores[name])
-            if ranks.is_main() and (recipe.select != "last" or epoch == plan.epochs):
+            if ranks.is_main() and (recipe.select != "last" or final):
                 self._selection.consider(name, model, scores[name], epoch=epoch, step=state.step)
+        if not note:
+            return
         split = "test" if recipe.select == "test" else "validation"
         records = {name: score.record() for name, score in scores.items()}
         self._note("validation", state.step, {"epoch": epoch, "split": split, "models": records})
@@ -130,7 +157,9 @@ class Recorder:
 
 
 @contextmanager
-def recorder(run: Run, experiment: Experiment, reporter: Reporter) -> Iterator[Recorder]:
+def recorder(
+    run: Run, experiment: Experiment, reporter: Reporter, *, callbacks: Sequence[Callback] = ()
+) -> Iterator[Recorder]:
     """The recorder of a run, with its journal open and its progress shown; only the main rank writes."""
     state = experiment.state
     main = ranks.is_main()
@@ -142,7 +171,7 @@ def recorder(run: Run, experiment: Experiment, reporter: Reporter) -> Iterator[R
         validated = min(len(experiment.selection_split), recipe.validation.images or len(experiment.selection_split))
         workload = Workload.of(recipe, plan, validated=validated, ranks=ranks.world(), depths=experiment.depths)
         with reporter.bar(recipe.name, step, plan.steps, share=workload.share(step)):
-            yield Recorder(run, experiment, reporter, journal, trackers, workload)
+            yield Recorder(run, experiment, reporter, journal, trackers, workload, callbacks)
         completed = True
     finally:
         journal.close()

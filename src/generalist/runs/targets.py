@@ -15,7 +15,7 @@ from generalist.core.files import digest
 from generalist.core.threat import Threat
 from generalist.data import EvaluationImages, Split, sequential_batches
 from generalist.evaluation import Flag, no_weights
-from generalist.models import build_model, load_weights, normalises_itself
+from generalist.models import Rename, build_model, load_weights, normalises_itself
 from generalist.runs.experiment import load_data
 from generalist.runs.folder import GLOBAL, Run, load
 from generalist.runs.images import Images, as_split, images_for
@@ -158,6 +158,7 @@ def foreign_target(
     threats: Sequence[Threat],
     *,
     device: str,
+    rename: Rename | None = None,
     root: Path | None = None,
     download: bool = False,
     size: int | None = None,
@@ -178,7 +179,7 @@ def foreign_target(
     if mean is not None and (own := normalises_itself(model)):
         raise UserError(f"{name} normalises images by its own {own!r}; leave --mean and --std out")
     if weights is not None:
-        load_weights(model, weights)
+        load_weights(model, weights, rename=rename)
     if images.origin is not None and not images.numbered:
         _check_classes(model, images, data)
     target = _target(name, model, images.split, threats, data, device=device, weights=weights, root=root)

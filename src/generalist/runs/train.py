@@ -5,7 +5,7 @@ import platform
 import resource
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ from generalist.recipes.schema import Recipe
 from generalist.report.console import Reporter, Silent, make_reporter
 from generalist.runs.experiment import Experiment, build, build_network
 from generalist.runs.folder import Run, claimed_folder
-from generalist.runs.recorder import recorder
+from generalist.runs.recorder import Callback, recorder
 from generalist.runs.trackers import check_trackers
-from generalist.training.guards import interrupts
+from generalist.training.guards import StoppedEarly, interrupts
 from generalist.training.loop import fit
 from generalist.training.placement import Phase, phases
 from generalist.training.selection import Selection
@@ -42,6 +42,7 @@ def train(
     download: bool = False,
     overrides: Overrides = (),
     method: str | None = None,
+    callbacks: Sequence[Callback] = (),
     progress: bool = False,
     reporter: Reporter | None = None,
 ) -> Run:
@@ -54,6 +55,8 @@ def train(
         download: Fetch missing data from its official source.
         overrides: Recipe fields to change: `{"training.epochs": 10}`, or `["training.epochs=10"]`.
         method: Which method, for a setting or a file that extends one.
+        callbacks: Functions that are called after each epoch with its row of `run.history`; one that returns something
+            true ends training there.
         progress: Show progress, with the time left, on standard error.
         reporter: Where progress goes instead.
 
@@ -89,7 +92,7 @@ def train(
             networks = _obtain(needs, experiment, run.needed, reporter)
             experiment = build(recipe, dataset=experiment.dataset, networks=networks)
         _mark_owner(run, experiment, networks)
-        _train(run, experiment, reporter, resume=resume)
+        _train(run, experiment, reporter, resume=resume, callbacks=callbacks)
         ranks.run_on_main(lambda: _finish(run, experiment))
     return run
 
@@ -101,7 +104,9 @@ def _mark_owner(run: Run, experiment: Experiment, networks: Mapping[str, nn.Modu
     experiment.state.owner = owner
 
 
-def _train(run: Run, experiment: Experiment, reporter: Reporter, *, resume: bool) -> None:
+def _train(
+    run: Run, experiment: Experiment, reporter: Reporter, *, resume: bool, callbacks: Sequence[Callback] = ()
+) -> None:
     recipe, state = experiment.recipe, experiment.state
     ranks.run_on_main(lambda: _warn_of_damaged_models(run, recipe))
     if resume and state.load(run.checkpoints):
@@ -110,18 +115,23 @@ def _train(run: Run, experiment: Experiment, reporter: Reporter, *, resume: bool
         state.share_(placed(experiment, ranks.world()))
         _warn_of_split_batchnorm(experiment)
     ranks.run_on_main(lambda: run.write_environment(environment(experiment)))
-    with recorder(run, experiment, reporter) as events, interrupts() as caught:
-        fit(
-            state,
-            experiment.plan,
-            feed=experiment.feed,
-            seed=recipe.seed,
-            redistribute_=experiment.redistribute_,
-            events=events,
-            checkpoints=run.checkpoints,
-            interrupts=caught,
-            bad_steps=recipe.training.bad_steps,
-        )
+    with recorder(run, experiment, reporter, callbacks=callbacks) as events, interrupts() as caught:
+        try:
+            fit(
+                state,
+                experiment.plan,
+                feed=experiment.feed,
+                seed=recipe.seed,
+                redistribute_=experiment.redistribute_,
+                events=events,
+                checkpoints=run.checkpoints,
+                interrupts=caught,
+                bad_steps=recipe.training.bad_steps,
+            )
+        except StoppedEarly:
+            events.tick(state)
+            state.save(run.checkpoints)
+            reporter.say(f"stopped by a callback after {state.step} of {experiment.plan.steps} steps")
 
 
 def _finish(run: Run, experiment: Experiment) -> None:
@@ -256,7 +266,7 @@ def _summary(run: Run, experiment: Experiment) -> dict[str, Any]:
     return {
         "recipe": recipe.name,
         "recipe_sha256": state.owner["recipe"],
-        "epochs": plan.epochs,
+        "epochs": state.step // plan.steps_per_epoch,
         "steps": state.step,
         "seconds": round(state.seconds, 1),
         "cpu_seconds": round(state.cpu_seconds, 1),

@@ -22,6 +22,10 @@ class Interrupted(Exception):
         self.exit_code = 128 + signum
 
 
+class StoppedEarly(Exception):
+    """Stopped by a callback at the end of an epoch, as if training ended there."""
+
+
 class Interrupts:
     """Collects SIGINT and SIGTERM so that the loop can finish its step; a second SIGINT stops at once."""
 
