@@ -28,6 +28,7 @@ from generalist.cli.messages import complain
 from generalist.cli.modules import modules_command
 from generalist.cli.recipes import recipes_app
 from generalist.cli.report import report_command
+from generalist.cli.study import study_command
 from generalist.cli.train import train_command
 from generalist.core.errors import RunError, UserError, one_line
 from generalist.distributed.launch import is_main_process, launched_processes
@@ -76,6 +77,18 @@ _add(UNDERSTAND, "export", export_command, "runs/t --to onnx", "a model for othe
 _add(HERE, "demo", demo_command, "--out runs/demo", "all of it on digits, in minutes")
 _add(HERE, "doctor", doctor_command, "digits-generalist-t", "device, data, and what a recipe would cost")
 _add(HERE, "completion", completion_command, "bash >> ~/.bashrc", "tab completion for bash, zsh and fish")
+app.command("train")(train_command)
+app.command("eval")(eval_command)
+app.command("compare")(compare_command)
+app.command("dial")(dial_command)
+app.command("front")(front_command)
+app.command("report")(report_command)
+app.command("explain")(explain_command)
+app.command("modules")(modules_command)
+app.command("export")(export_command)
+app.command("study")(study_command)
+app.add_typer(recipes_app, name="recipes")
+app.command("doctor")(doctor_command)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,0 +1,202 @@
+"""The figure of a study: lines over a field, bars by row, one column against another, or bars by class."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from generalist.core.names import MEAN, UNION
+from generalist.report.classwise import COLOURS, draw_bars
+from generalist.report.comparison import NATURAL, Column
+from generalist.report.figures import DASHES, LEARNERS, PAPER, picture, pretty_threat
+from generalist.report.scatter import DPI, Point, pareto_front, place_labels, within_percent
+from generalist.report.study_table import ResultRow, StudyTable
+
+THEIRS = "#777777"
+MOST_ROWS = 40
+"""More rows than these are told apart by no figure; the table has them all."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Rows of one group with the columns on the axes; `x` is a field of the grid, or a column for a scatter."""
+
+    y: tuple[Column, ...]
+    x: Any = None
+    group: str | None = None
+    title: str = ""
+
+
+def draw_study(table: StudyTable, *, kind: str, panels: Sequence[Panel], xlabel: str = "") -> dict[str, bytes]:
+    """The figure by file ending, as PNG and as SVG."""
+    if kind == "classes":
+        return {ending: _draw_classes(table, panels, ending) for ending in ("png", "svg")}
+    draw = {"lines": _lines, "bars": _bars, "scatter": _scatter}[kind]
+    pictures = {}
+    for ending in ("png", "svg"):
+        with matplotlib.rc_context({**PAPER, "svg.hashsalt": table.name}):
+            wide, high = _size(kind, table, panels)
+            figure = Figure(figsize=(wide, high), layout="constrained", dpi=DPI)
+            down = len(panels) if kind == "bars" else 1
+            axes = figure.subplots(down, len(panels) // down, squeeze=False).ravel()
+            figure.suptitle(_title(table))
+            for axis, panel in zip(axes, panels, strict=True):
+                axis.set_title(panel.title or panel.group or "")
+                draw(axis, _rows(table, panel), panel, xlabel=xlabel)
+            _legend(figure, axes)
+            if kind == "scatter":
+                figure.draw_without_rendering()
+                figure.set_layout_engine("none")  # what is placed now must not move the axes again
+                for axis, panel in zip(axes, panels, strict=True):
+                    points = _points(_rows(table, panel), panel)
+                    place_labels(axis, [point for point in points if point.label], points)
+            pictures[ending] = picture(figure, ending)
+    return pictures
+
+
+def _title(table: StudyTable) -> str:
+    seeds = f"{len(table.seeds)} seeds" if len(table.seeds) > 1 else f"seed {table.seeds[0]}"
+    return f"{table.name}: {table.description}, {seeds}"
+
+
+def _size(kind: str, table: StudyTable, panels: Sequence[Panel]) -> tuple[float, float]:
+    if kind == "bars":
+        most = max(len(_rows(table, panel)) * (len(panel.y) + 1) for panel in panels)
+        return min(16.0, max(6.4, 0.22 * most + 1.5)), 0.9 + 2.3 * len(panels)
+    return max(6.4, 4.4 * len(panels)), 4.2
+
+
+def _rows(table: StudyTable, panel: Panel) -> list[ResultRow]:
+    return [row for row in table.rows if panel.group in (None, row.group)]
+
+
+def _look(column: Column) -> dict[str, Any]:
+    """One colour for natural accuracy and for each norm, as in the figures of runs; ours for what sums up."""
+    if column.name == NATURAL:
+        return {"color": LEARNERS["natural"]}
+    if column.threat in (MEAN, UNION):
+        return {"color": "#222222", "ls": DASHES[1 + (column.threat == UNION)]}
+    return {"color": LEARNERS.get(column.threat.partition(":")[0], THEIRS)}
+
+
+def pretty_column(column: Column) -> str:
+    """AA under ℓ∞, ε = 8/255"""
+    if not column.threat or column.threat in (MEAN, UNION):
+        return column.name
+    return f"{column.attack}, {pretty_threat(column.threat)}"
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(Fraction(str(value)))
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def _lines(axis: Axes, rows: Sequence[ResultRow], panel: Panel, *, xlabel: str) -> None:
+    """Over numbers where all values are numbers, else over the values in their order."""
+    numbers = [_number(row.values.get(panel.x)) for row in rows]
+    plain = all(number is not None for number in numbers)
+    places = (
+        [float(number) for number in numbers if number is not None] if plain else [float(i) for i in range(len(rows))]
+    )
+    order = sorted(range(len(rows)), key=places.__getitem__)
+    for column in panel.y:
+        spreads = {i: rows[i].spread(column.name) for i in order}
+        xs = [places[i] for i, spread in spreads.items() if spread]
+        ys = [spread.value for spread in spreads.values() if spread]
+        errors = [spread.margin or 0.0 for spread in spreads.values() if spread]
+        axis.errorbar(xs, ys, yerr=errors if any(errors) else None, marker="o", capsize=2, label=pretty_column(column),
+                      **_look(column))  # fmt: skip
+    axis.set_xticks(places, [row.values.get(panel.x, row.label) for row in rows])
+    axis.set(xlabel=xlabel or str(panel.x), ylabel="accuracy (%)")
+
+
+def _bars(axis: Axes, rows: Sequence[ResultRow], panel: Panel, *, xlabel: str) -> None:
+    width = 0.8 / len(panel.y)
+    for number, column in enumerate(panel.y):
+        shift = (number - (len(panel.y) - 1) / 2) * width
+        spreads = [(place, row.spread(column.name)) for place, row in enumerate(rows)]
+        found = [(place + shift, spread) for place, spread in spreads if spread]
+        errors = [spread.margin or 0.0 for _, spread in found]
+        look = _look(column)
+        axis.bar(
+            [place for place, _ in found], [spread.value for _, spread in found], width=width * 0.94,
+            label=pretty_column(column), color=look["color"], yerr=errors if any(errors) else None, capsize=2,
+            alpha=1.0 if "ls" not in look else 0.6,
+        )  # fmt: skip
+        papers = [(place + shift, row.paper[column.name]) for place, row in enumerate(rows) if column.name in row.paper]
+        if papers:
+            axis.plot(*zip(*papers, strict=True), "_", color="black", ms=9, mew=1.2, label="the paper's", zorder=4)
+    labels = [row.label for row in rows]
+    long = sum(map(len, labels)) > 75
+    axis.set_xticks(range(len(rows)), labels, rotation=30 if long else 0, ha="right" if long else "center")
+    axis.set(
+        ylabel="accuracy (%)" if any(column.threat or column.name == NATURAL for column in panel.y) else panel.y[0].name
+    )
+    axis.set_xlim(-0.6, len(rows) - 0.4)
+    axis.set_axisbelow(True)
+    axis.grid(axis="x", visible=False)
+
+
+def _points(rows: Sequence[ResultRow], panel: Panel) -> list[Point]:
+    """Ours with their labels; the paper's hollow, without."""
+    across, up = panel.x.name, panel.y[0].name
+    groups = list(dict.fromkeys(row.group for row in rows))
+    points = []
+    for row in rows[:MOST_ROWS]:
+        x, y = row.spread(across), row.spread(up)
+        if x and y:
+            points.append(Point(row.label, x.value, y.value, COLOURS[groups.index(row.group) % len(COLOURS)]))
+        if across in row.paper and up in row.paper:
+            points.append(Point("", row.paper[across], row.paper[up], THEIRS, hollow=True))
+    return points
+
+
+def _scatter(axis: Axes, rows: Sequence[ResultRow], panel: Panel, *, xlabel: str) -> None:
+    points = _points(rows, panel)
+    ours = [point for point in points if not point.hollow]
+    axis.margins(0.12)
+    front = pareto_front([(point.x, point.y) for point in ours])
+    if len(front) > 1:
+        axis.plot(*zip(*front, strict=True), color="#222222", alpha=0.2, lw=2, zorder=0, label="Pareto front")
+    for row in rows[:MOST_ROWS]:
+        x, y = row.spread(panel.x.name), row.spread(panel.y[0].name)
+        if x and y and (x.margin or y.margin):
+            axis.errorbar(x.value, y.value, xerr=x.margin, yerr=y.margin, color="#999999", lw=0.8, zorder=1)
+    names = {COLOURS[i % len(COLOURS)]: name for i, name in enumerate(dict.fromkeys(row.group for row in rows))}
+    for colour in dict.fromkeys(point.colour for point in points):
+        some = [point for point in points if point.colour == colour]
+        hollow = some[0].hollow
+        axis.plot([point.x for point in some], [point.y for point in some], "o", ms=4.5, mec=colour,
+                  mfc="white" if hollow else colour, label="the paper's" if hollow else names.get(colour) or "rows",
+                  clip_on=False, zorder=2 if hollow else 3)  # fmt: skip
+    axis.set(xlim=within_percent(axis.get_xlim()), ylim=within_percent(axis.get_ylim()))
+    axis.set(xlabel=f"{pretty_column(panel.x)} (%)", ylabel=f"{pretty_column(panel.y[0])} (%)")
+
+
+def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    drawn: dict[str, Any] = {}
+    for axis in axes:
+        handles, labels = axis.get_legend_handles_labels()
+        drawn |= {label: handle for label, handle in zip(labels, handles, strict=True) if label not in drawn}
+    if drawn:
+        figure.legend(list(drawn.values()), list(drawn), loc="outside lower center", ncols=min(4, len(drawn)))
+
+
+def _draw_classes(table: StudyTable, panels: Sequence[Panel], ending: str) -> bytes:
+    shown: dict[str, Mapping[str, Sequence[float]]] = {}
+    for panel in panels:
+        measure = panel.y[0]
+        key = measure.threat or measure.name
+        heading = f"{panel.title or panel.group or ''} ({measure.name})".strip()
+        shown[heading] = {
+            row.label: [float("nan") if value is None else value for value in row.classes[key]]
+            for row in _rows(table, panel)
+            if key in row.classes
+        }
+    return draw_bars(table.class_names, shown, title=_title(table), kind=ending)
