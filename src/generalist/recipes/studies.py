@@ -1,4 +1,4 @@
-"""Studies: recipes varied over a grid, with seeds, and what to make of the results; shipped ones and users' own alike."""
+"""Studies: recipes varied over a grid, with seeds, and what to make of the results; shipped and users' own alike."""
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence

@@ -42,7 +42,7 @@ def draw_study(table: StudyTable, *, kind: str, panels: Sequence[Panel], xlabel:
             wide, high = _size(kind, table, panels)
             figure = Figure(figsize=(wide, high), layout="constrained", dpi=DPI)
             down = len(panels) if kind == "bars" else 1
-            axes = figure.subplots(down, len(panels) // down, squeeze=False).ravel()
+            axes = figure.subplots(down, len(panels) // down, squeeze=False).ravel().tolist()
             figure.suptitle(_title(table))
             for axis, panel in zip(axes, panels, strict=True):
                 axis.set_title(panel.title or panel.group or "")

@@ -218,15 +218,15 @@ def _markdown(lines: Sequence[Sequence[str]]) -> str:
 def latex_text(table: StudyTable) -> str:
     """Tabulars for booktabs; a rule between groups."""
     grid = _grid(table, ("{}", r"\textbf{{{}}}", r"\underline{{{}}}"), escape_latex)
-    parts = [f"% {line}" for line in (f"{table.name}: {table.description}", *caption(table, best="bold:", second="underlined:"))]  # fmt: skip
-    parts += _tabular(grid, table)
+    notes = caption(table, best="bold:", second="underlined:")
+    parts = [*(f"% {line}" for line in (f"{table.name}: {table.description}", *notes)), *_tabular(grid)]
     differences = _differences(table, escape_latex)
     if differences:
-        parts += ["", f"% {_difference_caption(table)}", *_tabular(differences, table)]
+        parts += ["", f"% {_difference_caption(table)}", *_tabular(differences)]
     return "\n".join([*parts, ""])
 
 
-def _tabular(lines: Sequence[Sequence[str]], table: StudyTable) -> list[str]:
+def _tabular(lines: Sequence[Sequence[str]]) -> list[str]:
     left = lines[0].index("row") + 1
     body, before = [], None
     for line in lines[1:]:

@@ -206,7 +206,7 @@ def build(
 def planned(
     recipe: Recipe, network: nn.Module, steps: int
 ) -> tuple[MixPlan, dict[str, frozenset[str] | None], dict[str, Part]]:
-    """The plan with so many steps per epoch, what each learner trains of the network, and which parts are mixed alike."""
+    """The plan with so many steps per epoch, what each learner trains, and which parts are mixed alike."""
     trained = {name: trained_tensors(name, section, network) for name, section in recipe.learners.items()}
     parts = parts_of(network, {name: section.gamma for name, section in recipe.learners.items()}, trained)
     return build_plan(recipe, steps, parts), trained, parts

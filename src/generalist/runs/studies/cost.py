@@ -132,13 +132,13 @@ class Estimator:
         if known is None:
             loaded = load_data(recipe, download=self.download)
             channels, height, width = loaded.shape
-            counts = (len(split) for split in (loaded.train, loaded.validation, loaded.test))
-            return Extent(*counts, (channels, height, width), len(loaded.classes))
+            train, held, test = (len(split) for split in (loaded.train, loaded.validation, loaded.test))
+            return Extent(train, held, test, (channels, height, width), len(loaded.classes))
         most = data.limit or known.train
         side = data.size or known.shape[1]
         held = round(known.train * data.validation)
-        counts = (min(most, count) for count in (known.train - held, held, known.test))
-        return Extent(*counts, (known.shape[0], side, side), known.classes)
+        train, held, test = (min(most, count) for count in (known.train - held, held, known.test))
+        return Extent(train, held, test, (known.shape[0], side, side), known.classes)
 
 
 def _network(recipe: Recipe, size: Extent) -> nn.Module:

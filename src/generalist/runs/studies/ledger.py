@@ -279,13 +279,14 @@ def lock_file(storage: str) -> Path | None:
 def open_storage(storage: str) -> "BaseStorage":
     """A storage that can be written to, or one line saying why not."""
     import optuna
+    from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if not is_url(storage):
         path = user_path(storage)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+            return optuna.storages.JournalStorage(JournalFileBackend(str(path)))
         except OSError as error:
             raise UserError(f"the storage {path} cannot be used: {error.strerror or error}") from None
     return _open_database(storage)

@@ -29,7 +29,7 @@ from generalist.runs.studies.plan import Trial
 from generalist.runs.targets import run_target
 from generalist.runs.train import train
 
-Result = dict[str, Any]
+Result = Mapping[str, Any]
 """What a study keeps of a trial, in JSON types; no file of the run is needed for tables and figures."""
 
 
