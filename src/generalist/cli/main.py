@@ -30,6 +30,7 @@ from generalist.cli.recipes import recipes_app
 from generalist.cli.report import report_command
 from generalist.cli.study import study_command
 from generalist.cli.train import train_command
+from generalist.cli.tune import tune_command
 from generalist.core.errors import RunError, UserError, one_line
 from generalist.distributed.launch import is_main_process, launched_processes
 from generalist.version import __version__
@@ -87,6 +88,7 @@ app.command("explain")(explain_command)
 app.command("modules")(modules_command)
 app.command("export")(export_command)
 app.command("study")(study_command)
+app.command("tune")(tune_command)
 app.add_typer(recipes_app, name="recipes")
 app.command("doctor")(doctor_command)
 

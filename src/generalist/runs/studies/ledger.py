@@ -55,26 +55,30 @@ class Ledger:
     Args:
         storage: A journal file, or the URL of a database: `sqlite:///study.db`, `postgresql+psycopg://…`.
         name: Of the study; several may share a storage.
+        objectives: How many values a trial has.
         grace_seconds: How long a worker may be silent.
     """
 
-    def __init__(self, storage: str, name: str, *, grace_seconds: float = GRACE_SECONDS) -> None:
-        self._storage = open_storage(storage)
+    def __init__(self, storage: str, name: str, *, objectives: int = 2, grace_seconds: float = GRACE_SECONDS) -> None:
+        self.storage, self.name = open_storage(storage), name
         self._lock = lock_file(storage)
         self._grace = grace_seconds
         self._seen: dict[int, tuple[Any, float]] = {}
-        self._study = self._study_id(name)
+        self._study = self._study_id(objectives)
 
-    def _study_id(self, name: str) -> int:
+    def _study_id(self, objectives: int) -> int:
         from optuna.exceptions import DuplicatedStudyError
         from optuna.study import StudyDirection
 
-        with self._exclusive(), suppress(DuplicatedStudyError):
-            return self._storage.create_new_study([StudyDirection.MAXIMIZE, StudyDirection.MAXIMIZE], name)
-        return self._storage.get_study_id_from_name(name)
+        with self.exclusive(), suppress(DuplicatedStudyError):
+            return self.storage.create_new_study([StudyDirection.MAXIMIZE] * objectives, self.name)
+        known = self.storage.get_study_id_from_name(self.name)
+        if len(self.storage.get_study_directions(known)) != objectives:
+            raise UserError(f"the storage has a study {self.name!r} with other objectives; give another storage")
+        return known
 
     @contextmanager
-    def _exclusive(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """SQLite has no row locks, so that processes take turns by a lock on a file; the others have their own."""
         if self._lock is None:
             yield
@@ -85,7 +89,7 @@ class Ledger:
 
     def add(self, labels: Mapping[str, str]) -> None:
         """Jobs by key; those that are there already stay as they are."""
-        with self._exclusive():
+        with self.exclusive():
             known = self._latest()
             for key, label in labels.items():
                 if key not in known:
@@ -94,14 +98,14 @@ class Ledger:
     def _create(self, attributes: dict[str, Any]) -> None:
         from optuna.trial import TrialState, create_trial
 
-        self._storage.create_new_trial(self._study, create_trial(state=TrialState.WAITING, user_attrs=attributes))
+        self.storage.create_new_trial(self._study, create_trial(state=TrialState.WAITING, user_attrs=attributes))
 
     def _latest(self) -> "dict[str, FrozenTrial]":
         """The trial that counts for each key: of its last attempt, the one with the lowest number."""
         from optuna.trial import TrialState
 
         found: dict[str, FrozenTrial] = {}
-        for trial in self._storage.get_all_trials(self._study, deepcopy=False):
+        for trial in self.storage.get_all_trials(self._study, deepcopy=False):
             attributes = trial.user_attrs
             if _KEY not in attributes or attributes.get(_GIVEN_UP) == TWICE:
                 continue
@@ -109,17 +113,17 @@ class Ledger:
             if known is None or attributes[_ATTEMPT] > known.user_attrs[_ATTEMPT]:
                 found[attributes[_KEY]] = trial
             elif attributes[_ATTEMPT] == known.user_attrs[_ATTEMPT] and trial.state == TrialState.WAITING:
-                self._close(trial, TWICE)
+                self.close(trial, TWICE)
         return found
 
-    def _close(self, trial: "FrozenTrial", why: str) -> bool:
+    def close(self, trial: "FrozenTrial", why: str) -> bool:
         """Give an attempt up; False where another process was faster."""
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
         try:
-            self._storage.set_trial_user_attr(trial._trial_id, _GIVEN_UP, why)
-            return self._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
+            self.storage.set_trial_user_attr(trial._trial_id, _GIVEN_UP, why)
+            return self.storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
         except UpdateFinishedTrialError:
             return False
 
@@ -133,7 +137,7 @@ class Ledger:
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
-        with self._exclusive():
+        with self.exclusive():
             self._close_dead(keys)
             for key in keys:
                 trial = self._latest().get(key)
@@ -143,7 +147,7 @@ class Ledger:
                     self._create(_next_attempt(trial))
                     trial = self._latest()[key]
                 with suppress(UpdateFinishedTrialError):
-                    if self._storage.set_trial_state_values(trial._trial_id, TrialState.RUNNING):
+                    if self.storage.set_trial_state_values(trial._trial_id, TrialState.RUNNING):
                         claim = Claim(self, key, trial._trial_id)
                         claim.beat(0.0)
                         return claim
@@ -151,7 +155,7 @@ class Ledger:
 
     def retry(self, keys: Iterable[str]) -> None:
         """Jobs that failed wait again."""
-        with self._exclusive():
+        with self.exclusive():
             latest = self._latest()
             for key in keys:
                 if key in latest and _job(key, latest[key]).state == "failed":
@@ -162,10 +166,10 @@ class Ledger:
         latest = self._latest()
         for key in keys:
             trial = latest.get(key)
-            if trial is not None and _job(key, trial).state == "running" and self._is_dead(trial):
-                self._close(trial, KILLED)
+            if trial is not None and _job(key, trial).state == "running" and self.is_dead(trial):
+                self.close(trial, KILLED)
 
-    def _is_dead(self, trial: "FrozenTrial") -> bool:
+    def is_dead(self, trial: "FrozenTrial") -> bool:
         """By its process, if that was on this machine; else by its silence, on our own clock."""
         beat = trial.user_attrs.get(_BEAT)
         if beat and beat["machine"] == this_machine() and not process_lives(beat["process"]):
@@ -194,7 +198,7 @@ class Claim:
             "count": self._beats,
             "share": round(share, 4),
         }
-        self._ledger._storage.set_trial_user_attr(self._trial, _BEAT, beat)
+        self._ledger.storage.set_trial_user_attr(self._trial, _BEAT, beat)
 
     def finish(self, result: Mapping[str, Any], *, values: tuple[float, float]) -> None:
         """Hand the result in. If another process took the job over meanwhile, its own counts."""
@@ -212,8 +216,8 @@ class Claim:
         from optuna.trial import TrialState
 
         with suppress(UpdateFinishedTrialError):
-            self._ledger._storage.set_trial_user_attr(self._trial, attribute, value)
-            self._ledger._storage.set_trial_state_values(self._trial, TrialState[state], values)
+            self._ledger.storage.set_trial_user_attr(self._trial, attribute, value)
+            self._ledger.storage.set_trial_state_values(self._trial, TrialState[state], values)
 
 
 def _next_attempt(trial: "FrozenTrial") -> dict[str, Any]:

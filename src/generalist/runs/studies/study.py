@@ -4,10 +4,11 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from generalist.core.errors import UserError, shown
+from generalist.core.errors import RunError, UserError, shown
 from generalist.core.files import sealed, user_path, write_atomically, write_json
 from generalist.recipes.studies import Study
 from generalist.report import study_table
@@ -19,7 +20,7 @@ from generalist.runs.studies.cost import Seconds, estimates
 from generalist.runs.studies.ledger import GRACE_SECONDS, Job, Ledger
 from generalist.runs.studies.plan import Plan, make_plan
 from generalist.runs.studies.results import columns_of, make_table
-from generalist.runs.studies.worker import Work, supervise, work
+from generalist.runs.studies.worker import Work, run_workers, work
 
 LONGEST_HOURS = 48.0
 """What would take longer is not begun unless it is asked for."""
@@ -207,7 +208,10 @@ def _work(task: Work, plan: Plan, workers: int, reporter: Reporter) -> None:
         ended = {key: 1.0 if job.state in ("done", "failed") else job.share for key, job in jobs.items()}
         return sum(task.seconds[key].total * part for key, part in ended.items()) / total
 
-    def look(jobs: Mapping[str, Job]) -> None:
+    ledger = task.ledger()
+
+    def look(jobs: Mapping[str, Job] | None = None) -> None:
+        jobs = ledger.jobs(task.trials) if jobs is None else jobs
         ended = [key for key, job in jobs.items() if job.state in ("done", "failed")]
         for key in ended:
             if told and key not in told:
@@ -216,14 +220,14 @@ def _work(task: Work, plan: Plan, workers: int, reporter: Reporter) -> None:
         told.setdefault("", "")  # what was done before this command is not news
         reporter.advance(len(ended), len(jobs), share=share(jobs))
 
-    jobs = task.ledger().jobs(task.trials)
+    jobs = ledger.jobs(task.trials)
     done = sum(job.state in ("done", "failed") for job in jobs.values())
     with reporter.bar(plan.study.name, done, len(jobs), share=share(jobs)):
         look(jobs)
-        if workers == 1:
-            work(task, look=look)
-        else:
-            supervise(task, workers, look=look, say=reporter.say)
+        run_workers(partial(work, task), workers, look=look, say=reporter.say)
+    jobs = ledger.jobs(task.trials)
+    if workers > 1 and any(jobs[key].state in ("waiting", "running") for key in task.within_budget(jobs)):
+        raise RunError("all workers have ended before the study; what is done is kept: the same command goes on")
 
 
 def _outcome(job: Job) -> str:

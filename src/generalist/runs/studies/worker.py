@@ -59,7 +59,7 @@ Look = Callable[[Mapping[str, Job]], None]
 
 
 def work(task: Work, *, look: Look, parent: int | None = None) -> None:
-    """Do trials in this process until all are done, or none may be begun any more; `look` is told how it goes.
+    """Do trials in this process until all are done, or none may be begun any more; `look` is told how they stand.
 
     Where others are at work on the last ones, this waits for them, and takes over what they leave behind.
     """
@@ -92,7 +92,7 @@ def _do(task: Work, claim: Claim, jobs: Mapping[str, Job], *, look: Look, parent
             look({**jobs, claim.key: Job(claim.key, "running", share)})
 
     try:
-        with _beating(claim, lambda: share, parent):
+        with beating(claim, lambda: share, parent):
             result = run_trial(trial, download=task.download, reporter=ShareReporter(task.seconds[claim.key], tell))
     except InUse:  # its worker was silent for long, but lives
         claim.give_up()
@@ -116,7 +116,7 @@ def values_of(result: Result) -> tuple[float, float]:
 
 
 @contextmanager
-def _beating(claim: Claim, share: Callable[[], float], parent: int | None) -> Iterator[None]:
+def beating(claim: Claim, share: Callable[[], float], parent: int | None) -> Iterator[None]:
     """Signs of life while the trial runs. Without a parent the worker is asked to stop, as by a signal."""
     over = threading.Event()
 
@@ -143,23 +143,31 @@ def _check_parent(parent: int | None) -> None:
         raise SystemExit
 
 
-def _serve(task: Work, parent: int) -> None:
+Run = Callable[..., None]
+"""What a worker does: called with `look`, and in a process of its own with the number of its `parent`."""
+
+
+def _serve(run: Run, parent: int) -> None:
     """A worker process."""
     signal.signal(signal.SIGTERM, _terminate)
     signal.signal(signal.SIGINT, _terminate)
     torch.set_num_threads(1)
     warnings.showwarning = _warn  # type: ignore[assignment]
     try:
-        work(task, look=lambda jobs: None, parent=parent)
+        run(look=lambda *_: None, parent=parent)
     except (KeyboardInterrupt, Interrupted):
-        sys.exit(3)
+        sys.exit(STOPPED_CODE)
     except (UserError, RunError) as error:
         print(f"error: {one_line(str(error))}", file=sys.stderr)
         sys.exit(1)
 
 
+STOPPED_CODE = 3
+"""How a worker ends that was asked to stop."""
+
+
 def _terminate(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(3)
+    raise SystemExit(STOPPED_CODE)
 
 
 def _warn(message: Warning | str, *_: Any) -> None:
@@ -167,10 +175,10 @@ def _warn(message: Warning | str, *_: Any) -> None:
 
 
 @contextmanager
-def worker_processes(task: Work, count: int) -> Iterator[Sequence[BaseProcess]]:
+def _processes(run: Run, count: int) -> Iterator[Sequence[BaseProcess]]:
     """So many processes of one thread each. Those that still run at the end are asked to stop after a whole step."""
     spawn = multiprocessing.get_context("spawn")
-    processes = [spawn.Process(target=_serve, args=(task, os.getpid())) for _ in range(count)]
+    processes = [spawn.Process(target=_serve, args=(run, os.getpid())) for _ in range(count)]
     before = os.environ.get("OMP_NUM_THREADS")
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
@@ -188,23 +196,22 @@ def worker_processes(task: Work, count: int) -> Iterator[Sequence[BaseProcess]]:
             process.join()
 
 
-def supervise(task: Work, count: int, *, look: Look, say: Callable[[str], None]) -> None:
-    """Start workers and wait until all trials are done, or as many as the budget allows.
+def run_workers(run: Run, count: int, *, look: Callable[..., None], say: Callable[[str], None]) -> None:
+    """Let so many workers run, one of them in this process itself; `look` is called often.
 
     A worker that is killed is not replaced; the others take its trial over.
     """
-    ledger = task.ledger()
-    with worker_processes(task, count) as processes:
+    if count == 1:
+        run(look=look)
+        return
+    with _processes(run, count) as processes:
         told: set[int | None] = set()
         while any(process.is_alive() for process in processes):
-            look(ledger.jobs(task.trials))
+            look()
             for process in processes:
                 if not process.is_alive() and process.exitcode and process.pid not in told:
                     told.add(process.pid)
                     how = signal.Signals(-process.exitcode).name if process.exitcode < 0 else str(process.exitcode)
                     say(f"worker {process.pid} ended ({how}); the others go on with its trial")
-            time.sleep(POLL_SECONDS / 5)
-    jobs = ledger.jobs(task.trials)
-    look(jobs)
-    if any(jobs[key].state in ("waiting", "running") for key in task.within_budget(jobs)):
-        raise RunError("all workers have ended before the study; what is done is kept: the same command goes on")
+            time.sleep(POLL_SECONDS)
+    look()
