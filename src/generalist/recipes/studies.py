@@ -26,7 +26,7 @@ def _grid(grid: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Values by label, for each field: a list labels itself."""
     found = {}
     for name, values in grid.items():
-        labelled = {plain(value): value for value in values} if isinstance(values, list) else values
+        labelled = {as_label(value): value for value in values} if isinstance(values, list) else values
         if not isinstance(labelled, Mapping) or not 0 < len(labelled) <= MOST_VALUES:
             raise ValueError(
                 f"{shown(name)} takes 1 to {MOST_VALUES} values: a list, or values by label, got {shown(values)}"
@@ -288,12 +288,12 @@ def _check(section: StudySection, rows: Sequence[StudyRow]) -> None:
         raise unknown(f"baseline of study {section.name}:", section.baseline, [row.label for row in rows])
 
 
-def plain(value: Any) -> str:
+def as_label(value: Any) -> str:
     """A value as a label: the text of a number, 1-1-1-0 of a schedule, the names of modules."""
     if isinstance(value, Mapping) and "values" in value:
-        return "-".join(plain(one) for one in value["values"])
+        return "-".join(as_label(one) for one in value["values"])
     if isinstance(value, Mapping):
-        return " ".join(f"{name} {plain(one)}" for name, one in value.items())
+        return " ".join(f"{name} {as_label(one)}" for name, one in value.items())
     if isinstance(value, list):
-        return " ".join(plain(one) for one in value)
+        return " ".join(as_label(one) for one in value)
     return "all" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

@@ -7,6 +7,7 @@ from typing import Any
 from generalist.core.errors import UserError, unknown
 from generalist.mixing import REST, Points, Share
 from generalist.recipes.schema import LearnerSection, Recipe
+from generalist.recipes.studies import as_label
 
 SEARCHED = {
     "gamma": "the last value of γ, or the share of the rest",
@@ -121,9 +122,8 @@ def _trains(recipe: Recipe) -> Iterator[Knob]:
         if section.gamma == REST:
             continue
         plain = section.model_dump(mode="json")["trains"]
-        own = next((label for label, value in TRAINS.items() if value == plain), "as given")
-        choices = {own: plain, **TRAINS} if own == "as given" else dict(TRAINS)
-        yield Knob(f"learners.{name}.trains", own, choices=choices)
+        own = next((label for label, value in TRAINS.items() if value == plain), as_label(plain))
+        yield Knob(f"learners.{name}.trains", own, choices={own: plain, **TRAINS})
 
 
 def _objectives(recipe: Recipe) -> Iterator[Knob]:
