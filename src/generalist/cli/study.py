@@ -39,7 +39,9 @@ def study_command(
     budget: Budget = None,
     workers: Workers = 1,
     set_: Set = None,
-    suite: Annotated[str | None, typer.Option(metavar="NAME", help="Attacks to judge by; the study's own.")] = None,
+    suite: Annotated[
+        str | None, typer.Option(metavar="NAME,…", help="Attacks to judge by; the study's own if not given.")
+    ] = None,
     images: Annotated[
         int | None, typer.Option("--images", "--n", min=1, max=MOST_IMAGES, help="Only the first n test images.")
     ] = None,
@@ -67,7 +69,7 @@ def study_command(
         tables.show(tables.parts_table("study", study_names()))
         return
     seconds = None if budget is None else parse_budget(budget)
-    changes: dict[str, Any] = {"suite": suite, "images": images}
+    changes: dict[str, Any] = {"suite": suite.split(",") if suite else None, "images": images}
     study = load_study(name, setting=setting, seeds=seeds, overrides=set_ or [], **changes)
     where = None if root is None else str(user_path(root).resolve())
     if dry_run:

@@ -60,8 +60,9 @@ class Ledger:
     """
 
     def __init__(self, storage: str, name: str, *, objectives: int = 2, grace_seconds: float = GRACE_SECONDS) -> None:
-        self.storage, self.name = open_storage(storage), name
-        self._lock = lock_file(storage)
+        self.name, self._lock = name, lock_file(storage)
+        with self.exclusive():  # two processes must not make the tables at once
+            self.storage = open_storage(storage)
         self._grace = grace_seconds
         self._seen: dict[int, tuple[Any, float]] = {}
         self._study = self._study_id(objectives)
@@ -83,7 +84,11 @@ class Ledger:
         if self._lock is None:
             yield
             return
-        with open(self._lock, "a") as file:
+        try:
+            file = open(self._lock, "a")  # noqa: SIM115 - closed below
+        except OSError as error:
+            raise UserError(f"the storage {self._lock.with_suffix('')} cannot be used: {error.strerror}") from None
+        with file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
@@ -138,9 +143,11 @@ class Ledger:
         from optuna.trial import TrialState
 
         with self.exclusive():
-            self._close_dead(keys)
+            latest = self._latest()
+            if self._close_dead(latest, keys):
+                latest = self._latest()
             for key in keys:
-                trial = self._latest().get(key)
+                trial = latest.get(key)
                 if trial is None or _job(key, trial).state != "waiting":
                     continue
                 if trial.state == TrialState.FAIL:  # given up
@@ -161,13 +168,13 @@ class Ledger:
                 if key in latest and _job(key, latest[key]).state == "failed":
                     self._create({**_next_attempt(latest[key]), _KILLS: 0})
 
-    def _close_dead(self, keys: Sequence[str]) -> None:
-        """Attempts whose worker is gone are given up, and wait again."""
-        latest = self._latest()
-        for key in keys:
-            trial = latest.get(key)
-            if trial is not None and _job(key, trial).state == "running" and self.is_dead(trial):
-                self.close(trial, KILLED)
+    def _close_dead(self, latest: "Mapping[str, FrozenTrial]", keys: Sequence[str]) -> bool:
+        """Attempts whose worker is gone are given up, and wait again; whether there were any."""
+        running = [latest[key] for key in keys if key in latest and _job(key, latest[key]).state == "running"]
+        dead = [trial for trial in running if self.is_dead(trial)]
+        for trial in dead:
+            self.close(trial, KILLED)
+        return bool(dead)
 
     def is_dead(self, trial: "FrozenTrial") -> bool:
         """By its process, if that was on this machine; else by its silence, on our own clock."""
@@ -296,6 +303,23 @@ def open_storage(storage: str) -> "BaseStorage":
     return _open_database(storage)
 
 
+def _with_tables(url: str) -> "BaseStorage":
+    """Where several processes make the tables at once, all but one of them fail, and find them the next time."""
+    import optuna
+    from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+
+    for wait in (0.2, 0.5, 1.0, 2.0):
+        try:
+            return optuna.storages.RDBStorage(url, engine_kwargs={"pool_pre_ping": True})
+        except (IntegrityError, ProgrammingError):
+            time.sleep(wait)
+        except OperationalError as error:
+            if "exist" not in str(error):
+                raise
+            time.sleep(wait)
+    return optuna.storages.RDBStorage(url, engine_kwargs={"pool_pre_ping": True})
+
+
 _PORTS = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306}
 
 
@@ -313,7 +337,7 @@ def _open_database(url: str) -> "BaseStorage":
         if parsed.host:  # drivers differ in how long they wait for a server that is not there
             port = parsed.port or _PORTS.get(parsed.get_backend_name(), 0)
             socket.create_connection((parsed.host, port), timeout=10).close()
-        return optuna.storages.RDBStorage(url, engine_kwargs={"pool_pre_ping": True})
+        return _with_tables(url)
     except ImportError as error:
         driver = f"no driver for {parsed.drivername}: {error}"
         raise UserError(f"the storage {safe} cannot be used, {one_line(driver)}") from None

@@ -94,11 +94,14 @@ def price(plan: Plan, jobs: Mapping[str, Job], *, workers: int = 1, download: bo
     return StudyCost(plan, jobs, estimates(plan.trials, download=download), workers)
 
 
-def known_jobs(plan: Plan, storage: str | None, files: StudyFiles) -> dict[str, Job]:
-    """How the trials stand; nothing is written for a study that was never begun."""
+def known_jobs(plan: Plan, storage: str | None, files: StudyFiles, *, retry: bool = False) -> dict[str, Job]:
+    """How the trials stand; no file is made for a study that was never begun. With `retry` what failed waits again."""
     if storage is None and not files.storage.exists():
         return {key: Job(key) for key in plan.trials}
-    return Ledger(storage or str(files.storage), plan.study.name).jobs(plan.trials)
+    ledger = Ledger(storage or str(files.storage), plan.study.name)
+    if retry:
+        ledger.retry(plan.trials)
+    return ledger.jobs(plan.trials)
 
 
 def prepare(study: Study, *, out: str | Path = "studies", root: str | None = None) -> tuple[Plan, StudyFiles]:
@@ -145,15 +148,14 @@ def run_study(
     """
     reporter = reporter or Silent()
     plan, files = prepare(study, out=out, root=root)
-    shared = storage or str(files.storage)
-    ledger = Ledger(shared, study.name, grace_seconds=grace_seconds)
-    if retry:
-        ledger.retry(plan.trials)
-    jobs = ledger.jobs(plan.trials)
+    jobs = known_jobs(plan, storage, files, retry=retry)
     cost = price(plan, jobs, workers=workers, download=download)
     _check_cost(cost, budget_seconds, however_long=however_long)
     if cost.left:
         _check_data(plan, download=download)
+    shared = storage or str(files.storage)
+    ledger = Ledger(shared, study.name, grace_seconds=grace_seconds)
+    if cost.left:
         ledger.add({key: trial.label for key, trial in plan.trials.items()})
         reporter.say(_announced(cost, budget_seconds))
         deadline = None if budget_seconds is None else time.time() + budget_seconds
