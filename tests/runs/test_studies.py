@@ -5,14 +5,13 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from generalist.core.errors import RunError, UserError
-from generalist.recipes.studies import Study, load_study, study_names
+from generalist.recipes.studies import load_study, study_names
 from generalist.report.console import Silent
 from generalist.report.study_table import StudyTable
 from generalist.runs.folder import Run
@@ -218,7 +217,7 @@ def test_a_budget_leaves_the_rest_for_later(tmp_path: Path, monkeypatch: pytest.
 
 def test_what_takes_days_is_not_begun_by_accident(tmp_path: Path) -> None:
     study = load_study("table-3", seeds=1)
-    with pytest.raises(UserError, match="would take about .* days here"):
+    with pytest.raises(UserError, match=r"would take about \d+ days here"):
         run_study(study, out=tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -264,13 +263,10 @@ def test_budgets(text: str, seconds: float) -> None:
     assert parse_budget(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "soon", "2 hours", "h", "-1h"])
+@pytest.mark.parametrize("text", ["", "soon", "2 hours", "hh", "-1h"])
 def test_bad_budgets(text: str) -> None:
     with pytest.raises(UserError, match="a budget is a time such as 2h"):
-        if text == "h":
-            parse_budget("hh")
-        else:
-            parse_budget(text)
+        parse_budget(text)
 
 
 def test_verdicts_survive_packing() -> None:
@@ -278,9 +274,3 @@ def test_verdicts_survive_packing() -> None:
 
     verdicts = torch.rand(37, generator=torch.Generator().manual_seed(0)) > 0.5
     assert torch.equal(unpack(pack(verdicts), 37), verdicts)
-
-
-def test_a_study_is_the_same_object_whoever_makes_it() -> None:
-    study = load_study(small_study())
-    assert isinstance(study, Study)
-    assert replace(study, seeds=(0, 1)).name == study.name

@@ -1,6 +1,7 @@
 """The figure of a study: lines over a field, bars by row, one column against another, or bars by class."""
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -10,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from generalist.core.names import MEAN, UNION
-from generalist.report.classwise import COLOURS, draw_bars
+from generalist.report.classwise import COLOURS
 from generalist.report.comparison import NATURAL, Column
 from generalist.report.figures import DASHES, LEARNERS, PAPER, picture, pretty_threat
 from generalist.report.scatter import DPI, Point, pareto_front, place_labels, within_percent
@@ -33,29 +34,42 @@ class Panel:
 
 def draw_study(table: StudyTable, *, kind: str, panels: Sequence[Panel], xlabel: str = "") -> dict[str, bytes]:
     """The figure by file ending, as PNG and as SVG."""
-    if kind == "classes":
-        return {ending: _draw_classes(table, panels, ending) for ending in ("png", "svg")}
-    draw = {"lines": _lines, "bars": _bars, "scatter": _scatter}[kind]
+    draw = {"lines": _lines, "bars": _bars, "scatter": _scatter, "classes": _classes}[kind]
     pictures = {}
     for ending in ("png", "svg"):
         with matplotlib.rc_context({**PAPER, "svg.hashsalt": table.name}):
+            down, across = _layout(kind, len(panels))
             wide, high = _size(kind, table, panels)
-            figure = Figure(figsize=(wide, high), layout="constrained", dpi=DPI)
-            down = len(panels) if kind == "bars" else 1
-            axes = figure.subplots(down, len(panels) // down, squeeze=False).ravel().tolist()
-            figure.suptitle(_title(table))
-            for axis, panel in zip(axes, panels, strict=True):
+            figure = Figure(figsize=(wide * across, high * down + 1.0), layout="constrained", dpi=DPI)
+            axes = figure.subplots(down, across, squeeze=False).ravel().tolist()
+            figure.suptitle(textwrap.fill(_title(table), width=int(15 * wide * across)))
+            for axis, panel in zip(axes, panels, strict=False):
                 axis.set_title(panel.title or panel.group or "")
-                draw(axis, _rows(table, panel), panel, xlabel=xlabel)
-            _legend(figure, axes)
+                draw(axis, _rows(table, panel), panel, Axis(xlabel, table.class_names, _labels(table)))
+            for axis in axes[len(panels) :]:
+                axis.set_axis_off()
+            _legend(figure, axes[: len(panels)])
             if kind == "scatter":
                 figure.draw_without_rendering()
                 figure.set_layout_engine("none")  # what is placed now must not move the axes again
-                for axis, panel in zip(axes, panels, strict=True):
+                for axis, panel in zip(axes, panels, strict=False):
                     points = _points(_rows(table, panel), panel)
                     place_labels(axis, [point for point in points if point.label], points)
             pictures[ending] = picture(figure, ending)
     return pictures
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What all panels of a figure share."""
+
+    xlabel: str
+    class_names: tuple[str, ...]
+    labels: tuple[str, ...]
+
+
+def _labels(table: StudyTable) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(row.label for row in table.rows))
 
 
 def _title(table: StudyTable) -> str:
@@ -63,11 +77,23 @@ def _title(table: StudyTable) -> str:
     return f"{table.name}: {table.description}, {seeds}"
 
 
+def _layout(kind: str, panels: int) -> tuple[int, int]:
+    """Panels down and across."""
+    if kind in ("bars", "classes"):
+        across = 2 if panels > 3 else 1
+        return -(-panels // across), across
+    return 1, panels
+
+
 def _size(kind: str, table: StudyTable, panels: Sequence[Panel]) -> tuple[float, float]:
+    """Of one panel, in inches."""
     if kind == "bars":
         most = max(len(_rows(table, panel)) * (len(panel.y) + 1) for panel in panels)
-        return min(16.0, max(6.4, 0.22 * most + 1.5)), 0.9 + 2.3 * len(panels)
-    return max(6.4, 4.4 * len(panels)), 4.2
+        return min(12.0, max(6.0 if len(panels) < 4 else 4.6, 0.22 * most + 1.0)), 2.1 + 0.6 * any(_slanted(_rows(table, panel)) for panel in panels)
+    if kind == "classes":
+        most = max(len(_rows(table, panel)) + 1 for panel in panels) * len(table.class_names)
+        return min(24.0, max(6.4, 0.14 * most + 1)), 1.9
+    return max(4.4, 6.4 / len(panels)), 3.3
 
 
 def _rows(table: StudyTable, panel: Panel) -> list[ResultRow]:
@@ -90,6 +116,11 @@ def pretty_column(column: Column) -> str:
     return f"{column.attack}, {pretty_threat(column.threat)}"
 
 
+def _unit(panel: Panel) -> str:
+    accuracies = any(column.threat or column.name == NATURAL for column in panel.y)
+    return "accuracy (%)" if accuracies else panel.y[0].name
+
+
 def _number(value: Any) -> float | None:
     try:
         return float(Fraction(str(value)))
@@ -97,13 +128,12 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _lines(axis: Axes, rows: Sequence[ResultRow], panel: Panel, *, xlabel: str) -> None:
+def _lines(axis: Axes, rows: Sequence[ResultRow], panel: Panel, shared: Axis) -> None:
     """Over numbers where all values are numbers, else over the values in their order."""
     numbers = [_number(row.values.get(panel.x)) for row in rows]
     plain = all(number is not None for number in numbers)
-    places = (
-        [float(number) for number in numbers if number is not None] if plain else [float(i) for i in range(len(rows))]
-    )
+    found = [number for number in numbers if number is not None]
+    places = found if plain else [float(place) for place in range(len(rows))]
     order = sorted(range(len(rows)), key=places.__getitem__)
     for column in panel.y:
         spreads = {i: rows[i].spread(column.name) for i in order}
@@ -113,10 +143,15 @@ def _lines(axis: Axes, rows: Sequence[ResultRow], panel: Panel, *, xlabel: str) 
         axis.errorbar(xs, ys, yerr=errors if any(errors) else None, marker="o", capsize=2, label=pretty_column(column),
                       **_look(column))  # fmt: skip
     axis.set_xticks(places, [row.values.get(panel.x, row.label) for row in rows])
-    axis.set(xlabel=xlabel or str(panel.x), ylabel="accuracy (%)")
+    axis.set(xlabel=shared.xlabel or str(panel.x), ylabel=_unit(panel))
 
 
-def _bars(axis: Axes, rows: Sequence[ResultRow], panel: Panel, *, xlabel: str) -> None:
+def _slanted(rows: Sequence[ResultRow]) -> bool:
+    """Whether the labels are too long to stand side by side."""
+    return sum(len(row.label) for row in rows) > 75
+
+
+def _bars(axis: Axes, rows: Sequence[ResultRow], panel: Panel, shared: Axis) -> None:
     width = 0.8 / len(panel.y)
     for number, column in enumerate(panel.y):
         shift = (number - (len(panel.y) - 1) / 2) * width
@@ -132,12 +167,9 @@ def _bars(axis: Axes, rows: Sequence[ResultRow], panel: Panel, *, xlabel: str) -
         papers = [(place + shift, row.paper[column.name]) for place, row in enumerate(rows) if column.name in row.paper]
         if papers:
             axis.plot(*zip(*papers, strict=True), "_", color="black", ms=9, mew=1.2, label="the paper's", zorder=4)
-    labels = [row.label for row in rows]
-    long = sum(map(len, labels)) > 75
+    labels, long = [row.label for row in rows], _slanted(rows)
     axis.set_xticks(range(len(rows)), labels, rotation=30 if long else 0, ha="right" if long else "center")
-    axis.set(
-        ylabel="accuracy (%)" if any(column.threat or column.name == NATURAL for column in panel.y) else panel.y[0].name
-    )
+    axis.set(ylabel=_unit(panel), ylim=(0, max(axis.get_ylim()[1], 0.01)))
     axis.set_xlim(-0.6, len(rows) - 0.4)
     axis.set_axisbelow(True)
     axis.grid(axis="x", visible=False)
@@ -157,7 +189,7 @@ def _points(rows: Sequence[ResultRow], panel: Panel) -> list[Point]:
     return points
 
 
-def _scatter(axis: Axes, rows: Sequence[ResultRow], panel: Panel, *, xlabel: str) -> None:
+def _scatter(axis: Axes, rows: Sequence[ResultRow], panel: Panel, shared: Axis) -> None:
     points = _points(rows, panel)
     ours = [point for point in points if not point.hollow]
     axis.margins(0.12)
@@ -188,15 +220,21 @@ def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
         figure.legend(list(drawn.values()), list(drawn), loc="outside lower center", ncols=min(4, len(drawn)))
 
 
-def _draw_classes(table: StudyTable, panels: Sequence[Panel], ending: str) -> bytes:
-    shown: dict[str, Mapping[str, Sequence[float]]] = {}
-    for panel in panels:
-        measure = panel.y[0]
-        key = measure.threat or measure.name
-        heading = f"{panel.title or panel.group or ''} ({measure.name})".strip()
-        shown[heading] = {
-            row.label: [float("nan") if value is None else value for value in row.classes[key]]
-            for row in _rows(table, panel)
-            if key in row.classes
-        }
-    return draw_bars(table.class_names, shown, title=_title(table), kind=ending)
+def _classes(axis: Axes, rows: Sequence[ResultRow], panel: Panel, shared: Axis) -> None:
+    """Bars by class; a row has one colour in all panels."""
+    measure = panel.y[0]
+    key = measure.threat or measure.name
+    for place, row in enumerate(rows):
+        shift = (place - (len(rows) - 1) / 2) * 0.8 / len(rows)
+        number = shared.labels.index(row.label)
+        axis.bar(
+            [label + shift for label in range(len(shared.class_names))],
+            [value or 0.0 for value in row.classes.get(key, [0.0] * len(shared.class_names))],
+            width=0.8 / len(rows), label=row.label, color=COLOURS[number % len(COLOURS)],
+            hatch="" if number < len(COLOURS) else "///", edgecolor="white", lw=0,
+        )  # fmt: skip
+    axis.set_title(f"{panel.title or panel.group or ''}: {pretty_column(measure)}".removeprefix(": "))
+    axis.set(ylim=(0, 100), ylabel="accuracy (%)", xlim=(-0.6, len(shared.class_names) - 0.4))
+    axis.set_xticks(range(len(shared.class_names)), shared.class_names)
+    axis.set_axisbelow(True)
+    axis.grid(axis="x", visible=False)
