@@ -18,6 +18,9 @@ from generalist.report.scatter import DPI, Point, pareto_front, place_labels, wi
 from generalist.report.study_table import ResultRow, StudyTable
 
 THEIRS = "#777777"
+COSTS = ("minutes", "cost in AT runs", "memory MiB")
+"""Columns that are no accuracies."""
+OTHERS = {"severity 5": LEARNERS["corrupted"], "all severities": LEARNERS["extremes"], "sequences": LEARNERS["norms"]}
 MOST_ROWS = 40
 """More rows than these are told apart by no figure; the table has them all."""
 
@@ -89,7 +92,8 @@ def _size(kind: str, table: StudyTable, panels: Sequence[Panel]) -> tuple[float,
     """Of one panel, in inches."""
     if kind == "bars":
         most = max(len(_rows(table, panel)) * (len(panel.y) + 1) for panel in panels)
-        return min(12.0, max(6.0 if len(panels) < 4 else 4.6, 0.22 * most + 1.0)), 2.1 + 0.6 * any(_slanted(_rows(table, panel)) for panel in panels)
+        slanted = any(_slanted(_rows(table, panel)) for panel in panels)
+        return min(12.0, max(6.0 if len(panels) < 4 else 4.6, 0.22 * most + 1.0)), 2.7 if slanted else 2.1
     if kind == "classes":
         most = max(len(_rows(table, panel)) + 1 for panel in panels) * len(table.class_names)
         return min(24.0, max(6.4, 0.14 * most + 1)), 1.9
@@ -106,7 +110,12 @@ def _look(column: Column) -> dict[str, Any]:
         return {"color": LEARNERS["natural"]}
     if column.threat in (MEAN, UNION):
         return {"color": "#222222", "ls": DASHES[1 + (column.threat == UNION)]}
-    return {"color": LEARNERS.get(column.threat.partition(":")[0], THEIRS)}
+    others = {
+        "severity 5": LEARNERS["corrupted"],
+        "all severities": LEARNERS["extremes"],
+        "sequences": LEARNERS["norms"],
+    }
+    return {"color": others.get(column.name) or LEARNERS.get(column.threat.partition(":")[0], THEIRS)}
 
 
 def pretty_column(column: Column) -> str:
@@ -117,8 +126,7 @@ def pretty_column(column: Column) -> str:
 
 
 def _unit(panel: Panel) -> str:
-    accuracies = any(column.threat or column.name == NATURAL for column in panel.y)
-    return "accuracy (%)" if accuracies else panel.y[0].name
+    return panel.y[0].name if panel.y[0].name in COSTS else "accuracy (%)"
 
 
 def _number(value: Any) -> float | None:

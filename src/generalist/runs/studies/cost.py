@@ -48,6 +48,10 @@ class Speed:
     attack: float
 
 
+OOD_PASSES = 530
+"""Forward passes of an image: 19 corruptions at 5 severities, and 14 sequences of 31 frames."""
+
+
 @dataclass(frozen=True)
 class Seconds:
     """What a trial takes here."""
@@ -108,6 +112,8 @@ class Estimator:
         size, _, speed = self._parts(recipe)
         images = min(trial.judged.images or size.test, size.test)
         per_image = sum(_passes(suite, size.classes) for suite in trial.judged.loaded)
+        if trial.judged.ood:
+            per_image += OOD_PASSES / len(recipe.validation.threats) / RIGHT
         return images * RIGHT * len(recipe.validation.threats) * per_image * speed.attack / 2
 
     def _parts(self, recipe: Recipe) -> tuple[Extent, nn.Module, Speed]:

@@ -9,6 +9,7 @@ from generalist.evaluation import Suite, load_suite
 from generalist.recipes.schema import Recipe, decisive
 from generalist.recipes.studies import Study, StudyRow
 
+OOD = "ood"
 RUNS = "runs"
 """The folder that all studies of a place keep their runs in, so that they share those of the same recipe."""
 
@@ -22,11 +23,18 @@ class Judged:
 
     @property
     def loaded(self) -> tuple[Suite, ...]:
-        return tuple(load_suite(suite) for suite in self.suites)
+        """The suites of attacks."""
+        return tuple(load_suite(suite) for suite in self.suites if suite != OOD)
+
+    @property
+    def ood(self) -> bool:
+        """Whether corruptions and perturbation sequences are measured too."""
+        return OOD in self.suites
 
     def spec(self) -> list[object]:
         """What figures depend on besides the model."""
-        return [[stage.spec() for stage in suite.stages] for suite in self.loaded] + [self.images]
+        stages = [[stage.spec() for stage in suite.stages] for suite in self.loaded]
+        return [*stages, *([OOD] if self.ood else []), self.images]
 
 
 @dataclass(frozen=True)

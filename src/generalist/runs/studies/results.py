@@ -9,13 +9,14 @@ from generalist.core.names import MEAN, SUITE_NAMES, UNION
 from generalist.evaluation import load_suite
 from generalist.evaluation.accuracy import paired_change
 from generalist.recipes.catalogue import method_of
+from generalist.recipes.schema import Recipe
 from generalist.recipes.studies import Study, StudyRow
 from generalist.report.comparison import NATURAL, Column, paper_values
 from generalist.report.paper import PAPER_NAMES, network_of, paper_table
 from generalist.report.study_table import ResultRow, Spread, StudyTable
 from generalist.runs.studies.ledger import Job
 from generalist.runs.studies.plan import Plan
-from generalist.runs.studies.trial import Result, column_name, unpack
+from generalist.runs.studies.trial import OOD_FIGURES, Result, column_name, unpack
 
 MINUTES, COST, MEMORY = "minutes", "cost in AT runs", "memory MiB"
 COSTS: Mapping[str, Column] = {
@@ -35,9 +36,10 @@ def columns_of(study: Study, plan: Plan) -> tuple[Column, ...]:
     """
     threats = [str(threat) for threat in study.rows[0].recipe.validation.threats]
     attacks = {attack: suite.name for suite in plan.judged.loaded for attack in suite.columns}
-    strongest = list(plan.judged.loaded[-1].columns)[-1]
+    strongest = list(attacks)[-1] if attacks else ""
     every = [Column(NATURAL), *(Column(column_name(a, t), t, a) for t in threats for a in attacks)]
-    every += [Column(union, union, strongest) for union in (MEAN, UNION) if len(threats) > 1]
+    every += [Column(union, union, strongest) for union in (MEAN, UNION) if len(threats) > 1 and attacks]
+    every += [Column(name, lower_is_better=name == "flip rate") for name in OOD_FIGURES if plan.judged.ood]
     if not study.section.columns:
         return (*every, COSTS["minutes"])
     names = {"mean": MEAN, "union": UNION}
@@ -177,11 +179,23 @@ def _paper(plan: Plan, row: StudyRow, columns: Sequence[Column]) -> dict[str, fl
     names = (row.paper,) if row.paper is not None else PAPER_NAMES.get(method_of(recipe) or "", ())
     metrics = next((methods[name] for name in names if name in methods), {})
     threats = [str(threat) for threat in recipe.validation.threats]
-    found: dict[str, float] = {}
+    found = _corrupted(rows, recipe, names)
     for suite in plan.study.suites:
         found |= paper_values(columns, metrics, data=recipe.data.name, suite=suite, threats=threats)
     if PAPER_MINUTES in metrics and any(column.name == MINUTES for column in columns):
         found[MINUTES] = metrics[PAPER_MINUTES]
+    return found
+
+
+def _corrupted(rows: Mapping[Any, Any], recipe: Recipe, names: Sequence[str]) -> dict[str, float]:
+    """Table IV, whose datasets are CIFAR-10-C and -P."""
+    network = network_of(recipe.model.name, recipe.model.width) or ""
+    found: dict[str, float] = {}
+    for column, kind in (("severity 5", "c"), ("sequences", "p")):
+        methods = rows.get((f"{recipe.data.name}-{kind}", network), {})
+        for name in names:
+            if name in methods:
+                found[column] = methods[name]["accuracy"]
     return found
 
 

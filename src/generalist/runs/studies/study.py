@@ -14,6 +14,7 @@ from generalist.recipes.studies import Study
 from generalist.report import study_table
 from generalist.report.comparison import NATURAL, Column
 from generalist.report.console import Reporter, Silent, duration
+from generalist.report.paper import paper_table
 from generalist.report.study_table import StudyTable
 from generalist.runs.experiment import load_data
 from generalist.runs.studies.cost import Seconds, estimates
@@ -108,6 +109,8 @@ def prepare(study: Study, *, out: str | Path = "studies", root: str | None = Non
     """The trials of a study, and its folder; all that can be wrong with the study is said now."""
     folder = user_path(out)
     plan = make_plan(study, folder, root=root)
+    if study.section.paper is not None:
+        paper_table(study.section.paper)  # refuses one that there is not
     for panel in _panels(study, columns_of(study, plan)):
         if panel.x is None and study.section.figure.kind == "lines":
             raise UserError(f"study {study.section.name}: a figure of lines needs x, a field of the grid")

@@ -25,7 +25,7 @@ from generalist.report.console import Silent
 from generalist.runs.evaluate import evaluate_target
 from generalist.runs.folder import GLOBAL, Run
 from generalist.runs.studies.cost import Seconds
-from generalist.runs.studies.plan import Trial
+from generalist.runs.studies.plan import OOD, Trial
 from generalist.runs.targets import run_target
 from generalist.runs.train import train
 
@@ -59,18 +59,34 @@ def run_trial(trial: Trial, *, download: bool = False, reporter: ShareReporter) 
         run = _train_by_ranks(trial, download=download, reporter=reporter)
     else:
         run = train(trial.recipe, out=trial.folder, resume=True, download=download, reporter=reporter)
-    suites = trial.judged.loaded
+    suites, parts = trial.judged.loaded, len(trial.judged.suites)
     target = run_target(run, GLOBAL, (), download=download)
     for number, suite in enumerate(suites):
-        reporter.attack(number, len(suites))
+        reporter.attack(number, parts)
         evaluate_target(target, suite, images=trial.judged.images, reporter=reporter)
-    return result_of(run, [suite.name for suite in suites])
+    if trial.judged.ood:
+        from generalist.runs.analyses import analysis_named, keep_analysis
+
+        analysis = analysis_named(OOD)
+        reporter.attack(parts - 1, parts)
+        keep_analysis(target, analysis, analysis.measure(target, images=trial.judged.images))
+    return result_of(run, [suite.name for suite in suites], ood=trial.judged.ood)
 
 
-def result_of(run: Run, suites: list[str]) -> Result:
+OOD_FIGURES = {
+    "severity 5": "severity5",
+    "all severities": "mean",
+    "sequences": "sequences_accuracy",
+    "flip rate": "flip_rate",
+}
+"""A column → the figure of the record that it shows."""
+
+
+def result_of(run: Run, suites: list[str], *, ood: bool = False) -> Result:
     """The figures of a run, with the verdicts of its images as bits, for comparisons that are paired image by image."""
     records = [run.record(suite) for suite in suites]
-    first, summary = records[0], run.summary
+    corrupted = [run.analysis(OOD)] if ood else []
+    first, summary = [*records, *corrupted][0], run.summary
     accuracy: dict[str, float] = {NATURAL: first["natural"]}
     bits: dict[str, str] = {}
     verdicts: dict[str, Tensor] = {}
@@ -91,6 +107,10 @@ def result_of(run: Run, suites: list[str]) -> Result:
         if len(robust) > 1:
             verdicts[UNION] = torch.stack([columns[last] for columns in robust.values()]).all(0)
             bits[UNION] = pack(verdicts[UNION])
+    for record in corrupted:
+        accuracy |= {column: record[figure] for column, figure in OOD_FIGURES.items()}
+        verdicts[NATURAL] = torch.tensor([bit == "1" for bit in record["per_image"]["natural"]])
+        bits[NATURAL] = pack(verdicts[NATURAL])
     return {
         "accuracy": accuracy,
         "images": first["images"],
@@ -104,7 +124,7 @@ def result_of(run: Run, suites: list[str]) -> Result:
         "parameters": summary["parameters"],
         "peak_memory_mib": summary["peak_memory_mib"],
         "selected_by": summary["selected_by"],
-        "red_flags": [flag["message"] for record in records for flag in record["red_flags"]],
+        "red_flags": [flag["message"] for record in (*records, *corrupted) for flag in record["red_flags"]],
         "folder": str(run.folder),
     }
 

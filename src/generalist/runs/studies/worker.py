@@ -109,9 +109,10 @@ def _do(task: Work, claim: Claim, jobs: Mapping[str, Job], *, look: Look, parent
 
 
 def values_of(result: Result) -> tuple[float, float]:
-    """What Optuna's own tools show of a trial: natural accuracy, and the mean over norms or the only robust one."""
+    """What Optuna's own tools show of a trial: natural accuracy, and what sums up robustness."""
     accuracy = result["accuracy"]
-    robust = accuracy.get(MEAN, list(accuracy.values())[-1])
+    last = list(accuracy.values())[-1]
+    robust = accuracy.get(MEAN, accuracy.get("severity 5", last))
     return float(accuracy[NATURAL]), float(robust)
 
 
