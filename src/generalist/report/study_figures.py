@@ -11,13 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from generalist.core.names import MEAN, UNION
-from generalist.report.classwise import COLOURS
 from generalist.report.comparison import NATURAL, Column
-from generalist.report.figures import DASHES, LEARNERS, PAPER, picture, pretty_threat
-from generalist.report.scatter import DPI, Point, pareto_front, place_labels, within_percent
+from generalist.report.figures import DASHES, LEARNERS, PALETTE, PAPER, pictures, pretty_threat
+from generalist.report.scatter import THEIRS, Point, pareto_front, place_labels, within_percent
 from generalist.report.study_table import ResultRow, StudyTable
 
-THEIRS = "#777777"
 COSTS = ("minutes", "cost in AT runs", "memory MiB")
 """Columns that are no accuracies."""
 OTHERS = {"severity 5": LEARNERS["corrupted"], "all severities": LEARNERS["extremes"], "sequences": LEARNERS["norms"]}
@@ -38,28 +36,25 @@ class Panel:
 def draw_study(table: StudyTable, *, kind: str, panels: Sequence[Panel], xlabel: str = "") -> dict[str, bytes]:
     """The figure by file ending, as PNG and as SVG."""
     draw = {"lines": _lines, "bars": _bars, "scatter": _scatter, "classes": _classes}[kind]
-    pictures = {}
-    for ending in ("png", "svg"):
-        with matplotlib.rc_context({**PAPER, "svg.hashsalt": table.name}):
-            down, across = _layout(kind, len(panels))
-            wide, high = _size(kind, table, panels)
-            figure = Figure(figsize=(wide * across, high * down + 1.0), layout="constrained", dpi=DPI)
-            axes = figure.subplots(down, across, squeeze=False).ravel().tolist()
-            figure.suptitle(textwrap.fill(_title(table), width=int(15 * wide * across)))
+    with matplotlib.rc_context({**PAPER, "svg.hashsalt": table.name}):
+        down, across = _layout(kind, len(panels))
+        wide, high = _size(kind, table, panels)
+        figure = Figure(figsize=(wide * across, high * down + 1.0), layout="constrained")
+        axes = figure.subplots(down, across, squeeze=False).ravel().tolist()
+        figure.suptitle(textwrap.fill(_title(table), width=int(15 * wide * across)))
+        for axis, panel in zip(axes, panels, strict=False):
+            axis.set_title(panel.title or panel.group or "")
+            draw(axis, _rows(table, panel), panel, Axis(xlabel, table.class_names, _labels(table)))
+        for axis in axes[len(panels) :]:
+            axis.set_axis_off()
+        _legend(figure, axes[: len(panels)])
+        if kind == "scatter":
+            figure.draw_without_rendering()
+            figure.set_layout_engine("none")  # what is placed now must not move the axes again
             for axis, panel in zip(axes, panels, strict=False):
-                axis.set_title(panel.title or panel.group or "")
-                draw(axis, _rows(table, panel), panel, Axis(xlabel, table.class_names, _labels(table)))
-            for axis in axes[len(panels) :]:
-                axis.set_axis_off()
-            _legend(figure, axes[: len(panels)])
-            if kind == "scatter":
-                figure.draw_without_rendering()
-                figure.set_layout_engine("none")  # what is placed now must not move the axes again
-                for axis, panel in zip(axes, panels, strict=False):
-                    points = _points(_rows(table, panel), panel)
-                    place_labels(axis, [point for point in points if point.label], points)
-            pictures[ending] = picture(figure, ending)
-    return pictures
+                points = _points(_rows(table, panel), panel)
+                place_labels(axis, [point for point in points if point.label], points)
+        return pictures(figure)
 
 
 @dataclass(frozen=True)
@@ -191,7 +186,7 @@ def _points(rows: Sequence[ResultRow], panel: Panel) -> list[Point]:
     for row in rows[:MOST_ROWS]:
         x, y = row.spread(across), row.spread(up)
         if x and y:
-            points.append(Point(row.label, x.value, y.value, COLOURS[groups.index(row.group) % len(COLOURS)]))
+            points.append(Point(row.label, x.value, y.value, PALETTE[groups.index(row.group) % len(PALETTE)]))
         if across in row.paper and up in row.paper:
             points.append(Point("", row.paper[across], row.paper[up], THEIRS, hollow=True))
     return points
@@ -208,7 +203,7 @@ def _scatter(axis: Axes, rows: Sequence[ResultRow], panel: Panel, shared: Axis) 
         x, y = row.spread(panel.x.name), row.spread(panel.y[0].name)
         if x and y and (x.margin or y.margin):
             axis.errorbar(x.value, y.value, xerr=x.margin, yerr=y.margin, color="#999999", lw=0.8, zorder=1)
-    names = {COLOURS[i % len(COLOURS)]: name for i, name in enumerate(dict.fromkeys(row.group for row in rows))}
+    names = {PALETTE[i % len(PALETTE)]: name for i, name in enumerate(dict.fromkeys(row.group for row in rows))}
     for colour in dict.fromkeys(point.colour for point in points):
         some = [point for point in points if point.colour == colour]
         hollow = some[0].hollow
@@ -238,8 +233,8 @@ def _classes(axis: Axes, rows: Sequence[ResultRow], panel: Panel, shared: Axis) 
         axis.bar(
             [label + shift for label in range(len(shared.class_names))],
             [value or 0.0 for value in row.classes.get(key, [0.0] * len(shared.class_names))],
-            width=0.8 / len(rows), label=row.label, color=COLOURS[number % len(COLOURS)],
-            hatch="" if number < len(COLOURS) else "///", edgecolor="white", lw=0,
+            width=0.8 / len(rows), label=row.label, color=PALETTE[number % len(PALETTE)],
+            hatch="" if number < len(PALETTE) else "///", edgecolor="white", lw=0,
         )  # fmt: skip
     axis.set_title(f"{panel.title or panel.group or ''}: {pretty_column(measure)}".removeprefix(": "))
     axis.set(ylim=(0, 100), ylabel="accuracy (%)", xlim=(-0.6, len(shared.class_names) - 0.4))

@@ -261,8 +261,8 @@ def write_results(table: StudyTable, study: Study, plan: Plan, files: StudyFiles
 
         figure = study.section.figure
         for ending, content in draw_study(table, kind=figure.kind, panels=panels, xlabel=figure.xlabel).items():
-            write_atomically(files.figure(ending), content)
-            written.append(files.figure(ending))
+            write_atomically(files.figure(ending[1:]), content)
+            written.append(files.figure(ending[1:]))
     return written
 
 

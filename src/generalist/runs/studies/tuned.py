@@ -161,4 +161,4 @@ def _write(tuned: Tuned, search: Search) -> None:
     across, *others = (Column(name) for name in search.objectives)
     panels = [Panel(y=(column,), x=across) for column in others]
     for ending, content in draw_study(table, kind="scatter", panels=panels).items():
-        write_atomically(files.figure(ending), content)
+        write_atomically(files.figure(ending[1:]), content)
