@@ -41,6 +41,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", study_names())
 def test_every_shipped_study_makes_its_table_and_figure(name: str, place: Path) -> None:
+    if name == "table-4":
+        pytest.importorskip("generalist.runs.ood", reason="corruptions are not in this version")
     suite = OOD if name == "table-4" else tiny_suite(place)
     images = 2 if name == "table-4" else 8
     study = load_study(name, setting="digits", seeds=1, overrides=TINY, suite=suite, images=images)
@@ -215,7 +217,7 @@ def test_a_budget_leaves_the_rest_for_later(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_what_takes_days_is_not_begun_by_accident(tmp_path: Path) -> None:
-    study = load_study("table-3", seeds=1)
+    study = load_study("communication", seeds=1)
     with pytest.raises(UserError, match=r"would take about \d+ days here"):
         run_study(study, out=tmp_path)
     assert not list(tmp_path.iterdir())

@@ -179,7 +179,7 @@ class Ledger:
     def is_dead(self, trial: "FrozenTrial") -> bool:
         """By its process, if that was on this machine; else by its silence, on our own clock."""
         beat = trial.user_attrs.get(_BEAT)
-        if beat and beat["machine"] == this_machine() and not process_lives(beat["process"]):
+        if beat and beat["machine"] == this_machine() and _is_gone(beat["process"]):
             return True
         last, since = self._seen.get(trial._trial_id, (None, 0.0))
         now = time.monotonic()
@@ -266,6 +266,17 @@ def _job(key: str, trial: "FrozenTrial | None") -> Job:
     if trial.state == TrialState.FAIL and _kills(trial) >= MOST_KILLS:
         return Job(key, "failed", error=f"{MOST_KILLS} workers were killed in a row (out of memory?)", **about)
     return Job(key, "waiting", _share(trial), attempts=about["attempts"])
+
+
+def _is_gone(process: int) -> bool:
+    """Whether a process of this machine has ended; one that nobody has waited for yet has ended too."""
+    if not process_lives(process):
+        return True
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):  # not Linux
+        return False
+    return state == "Z"
 
 
 @cache
