@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from generalist.core.errors import RunError, UserError
+from generalist.core.names import OOD
 from generalist.recipes.studies import load_study, study_names
 from generalist.report.console import Silent
 from generalist.report.study_table import StudyTable
 from generalist.runs.folder import Run
 from generalist.runs.studies import worker
 from generalist.runs.studies.ledger import Ledger
-from generalist.runs.studies.plan import OOD, make_plan
+from generalist.runs.studies.plan import make_plan
 from generalist.runs.studies.study import StudyFiles, parse_budget, prepare, run_study
 from generalist.runs.studies.trial import pack, unpack
 from run_cases import exit_code, forked, killed_at
@@ -41,8 +42,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", study_names())
 def test_every_shipped_study_makes_its_table_and_figure(name: str, place: Path) -> None:
-    if name == "table-4":
-        pytest.importorskip("generalist.runs.ood", reason="corruptions are not in this version")
     suite = OOD if name == "table-4" else tiny_suite(place)
     images = 2 if name == "table-4" else 8
     study = load_study(name, setting="digits", seeds=1, overrides=TINY, suite=suite, images=images)

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from generalist.core.files import fingerprint
+from generalist.core.names import OOD
 from generalist.evaluation import Suite, load_suite
 from generalist.recipes.schema import Recipe, decisive
 from generalist.recipes.studies import Study, StudyRow
 
-OOD = "ood"
 RUNS = "runs"
 """The folder that all studies of a place keep their runs in, so that they share those of the same recipe."""
 

@@ -16,16 +16,17 @@ from torch import Tensor
 
 from generalist.core.errors import RunError, one_line
 from generalist.core.files import digest, write_atomically
-from generalist.core.names import MEAN, UNION
+from generalist.core.names import MEAN, OOD, UNION
 from generalist.evaluation.classwise import class_names, labels_of
 from generalist.evaluation.records import robust_images
 from generalist.models import read_extra
 from generalist.report.comparison import NATURAL
 from generalist.report.console import Silent
+from generalist.runs.analyses import analysis_named, keep_analysis
 from generalist.runs.evaluate import evaluate_target
 from generalist.runs.folder import GLOBAL, Run
 from generalist.runs.studies.cost import Seconds
-from generalist.runs.studies.plan import OOD, Trial
+from generalist.runs.studies.plan import Trial
 from generalist.runs.targets import run_target
 from generalist.runs.train import train
 
@@ -65,8 +66,6 @@ def run_trial(trial: Trial, *, download: bool = False, reporter: ShareReporter) 
         reporter.attack(number, parts)
         evaluate_target(target, suite, images=trial.judged.images, reporter=reporter)
     if trial.judged.ood:
-        from generalist.runs.analyses import analysis_named, keep_analysis
-
         analysis = analysis_named(OOD)
         reporter.attack(parts - 1, parts)
         keep_analysis(target, analysis, analysis.measure(target, images=trial.judged.images))
