@@ -41,7 +41,7 @@ def draw_study(table: StudyTable, *, kind: str, panels: Sequence[Panel], xlabel:
         wide, high = _size(kind, table, panels)
         figure = Figure(figsize=(wide * across, high * down + 1.0), layout="constrained")
         axes = figure.subplots(down, across, squeeze=False).ravel().tolist()
-        figure.suptitle(textwrap.fill(_title(table), width=int(15 * wide * across)))
+        figure.suptitle(textwrap.fill(_title(table), width=int(14 * wide * across)))
         for axis, panel in zip(axes, panels, strict=False):
             axis.set_title(panel.title or panel.group or "")
             draw(axis, _rows(table, panel), panel, Axis(xlabel, table.class_names, _labels(table)))
