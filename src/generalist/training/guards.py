@@ -24,6 +24,8 @@ class Interrupted(Exception):
 
 class StoppedEarly(Exception):
     """Stopped by a callback at the end of an epoch, as if training ended there."""
+
+
 class InUse(UserError):
     """The run folder belongs to another process at the moment."""
 
