@@ -28,7 +28,9 @@ from generalist.cli.messages import complain
 from generalist.cli.modules import modules_command
 from generalist.cli.recipes import recipes_app
 from generalist.cli.report import report_command
+from generalist.cli.study import study_command
 from generalist.cli.train import train_command
+from generalist.cli.tune import tune_command
 from generalist.core.errors import RunError, UserError, one_line
 from generalist.distributed.launch import is_main_process, launched_processes
 from generalist.version import __version__
@@ -64,10 +66,12 @@ def _add(group: str, name: str, command: Callable[..., Any] | typer.Typer, examp
 TRAIN, ATTACK, UNDERSTAND, HERE = "Train", "Attack and compare", "Understand and choose", "This machine"
 _add(TRAIN, "init", init_command, "photos/", "a recipe for images of your own")
 _add(TRAIN, "train", train_command, "digits-generalist-t --out runs/t", "a recipe into a run folder")
+_add(TRAIN, "tune", tune_command, "digits-generalist-t --budget 30m", "a search around a recipe, on validation")
 _add(TRAIN, "recipes", recipes_app, "show digits-at", "what is shipped")
 _add(ATTACK, "eval", eval_command, "runs/t --suite autoattack", "a run's model, a saved one, or anybody's")
 _add(ATTACK, "compare", compare_command, "runs/*", "evaluated runs side by side")
 _add(ATTACK, "front", front_command, "runs/* --at 95", "accuracy of whole fronts at equal natural accuracy")
+_add(ATTACK, "study", study_command, "communication --setting digits", "a table or ablation of the papers, or your own")
 _add(UNDERSTAND, "dial", dial_command, "runs/t --natural-at-least 95 --export chosen", "the trade-off after training")
 _add(UNDERSTAND, "report", report_command, "runs/* --out report.html", "one page that explains runs")
 _add(UNDERSTAND, "explain", explain_command, "runs/t --out explained", "confusions, weak classes, Grad-CAM")

@@ -61,7 +61,7 @@ def load_recipe(
     else:
         raw = _resolve(str(recipe), here=Path.cwd(), trail=(), method=method)
     raw = _fill_from_tasks(raw)
-    for override in sorted(_as_texts(overrides), key=_names_component, reverse=True):
+    for override in sorted(as_texts(overrides), key=_names_component, reverse=True):
         raw = merge(raw, _parse_override(override, raw))
     checked = parse_recipe(_located(_init_completed(raw), Path.cwd()))
     return checked.model_copy(update={"method": method_of(checked)}) if checked.method else checked
@@ -85,7 +85,7 @@ def _init_completed(raw: Raw) -> Raw:
     return {**raw, "init": {**init, "epoch": epoch_at(min(later), epochs)}}
 
 
-def _as_texts(overrides: Overrides) -> list[str]:
+def as_texts(overrides: Overrides) -> list[str]:
     """`{"training.epochs": 10}` as `training.epochs=10`; JSON is YAML, and what it lacks (a threat) is text."""
     if isinstance(overrides, str):
         raise UserError(f"overrides is a mapping or a list of field=value, got the text {shown(overrides)}")

@@ -518,10 +518,10 @@ def parse_recipe(raw: Mapping[str, Any]) -> Recipe:
     try:
         return Recipe.model_validate(raw)
     except ValidationError as error:
-        raise UserError(f"recipe {shown(raw.get('name', ''))}: {_complaint(error)}") from None
+        raise UserError(f"recipe {shown(raw.get('name', ''))}: {complaint(error)}") from None
 
 
-def _complaint(error: ValidationError) -> str:
+def complaint(error: ValidationError) -> str:
     """The first complaint. Our own checks say what was given; a section's class means nothing to a user."""
     first = error.errors(include_url=False)[0]
     where = cut(".".join(str(part) for part in first["loc"]), LONGEST_VALUE)

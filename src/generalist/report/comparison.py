@@ -227,12 +227,18 @@ def _paper_metrics(entry: Entry, paper: PaperTable | None) -> Mapping[str, float
 
 def _paper_values(entry: Entry, columns: Sequence[Column], metrics: Mapping[str, float]) -> dict[str, float]:
     """The paper's metrics by the column that measures the same."""
+    return paper_values(columns, metrics, data=entry.data, suite=entry.record["suite"], threats=entry.threats)
+
+
+def paper_values(
+    columns: Sequence[Column], metrics: Mapping[str, float], *, data: str, suite: str, threats: Sequence[str]
+) -> dict[str, float]:
+    """The metrics that a paper prints of a method, by the column of ours that measures the same."""
     values = {}
     for column in columns:
         names: tuple[str, ...] = (NATURAL,) if column.name == NATURAL else ()
         if column.threat:
-            suite = entry.record["suite"]
-            names = metric_names(entry.data, suite, entry.threats, threat=column.threat, attack=column.attack)
+            names = metric_names(data, suite, threats, threat=column.threat, attack=column.attack)
         found = [metrics[name] for name in names if name in metrics]
         if found:
             values[column.name] = found[0]

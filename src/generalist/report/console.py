@@ -195,4 +195,6 @@ def make_reporter(*, quiet: bool) -> Reporter:
 def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
+    if hours >= 100:
+        return f"{hours / 24:,.0f} days"
     return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"

@@ -173,6 +173,19 @@ def parts_table(kind: str, names: Mapping[str, str]) -> Table:
     return table
 
 
+def trials_table(title: str, trials: Sequence[Mapping[str, Any]]) -> Table:
+    """The trials of a study, and what each costs on this machine."""
+    table = _table(title)
+    for column in ("trial", "recipe", "state"):
+        table.add_column(column, no_wrap=True)
+    for column in ("training", "evaluation", "in all"):
+        table.add_column(column, justify="right")
+    for trial in trials:
+        seconds = (trial[f"{part}_seconds"] for part in ("training", "evaluation", "total"))
+        table.add_row(escape(trial["trial"]), trial["recipe"], trial["state"], *map(duration, seconds))
+    return table
+
+
 def machine_table(facts: Mapping[str, Any]) -> Table:
     rows = [(key.replace("_", " "), str(value)) for key, value in facts.items() if not isinstance(value, Mapping)]
     return _pairs("this machine", [*rows, *((f"data: {name}", found) for name, found in facts["data"].items())])

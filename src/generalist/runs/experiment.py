@@ -188,9 +188,7 @@ def build(
     mixture = _mixture(recipe, dataset, networks.get(LABELS), labelled=not stand_ins)
     size = recipe.training.batch_size
     steps = steps_per_epoch(dataset.train, batch_size=size) if mixture is None else mixture.steps(size)
-    trained = {name: trained_tensors(name, section, global_model) for name, section in recipe.learners.items()}
-    parts = parts_of(global_model, {name: section.gamma for name, section in recipe.learners.items()}, trained)
-    plan = build_plan(recipe, steps, parts)
+    plan, trained, parts = planned(recipe, global_model, steps)
     frozen_tensors: dict[tuple[int, int], StateTree] = {}  # those with the same window are reset at the same moments
     learners = [
         _build_learner(
@@ -203,6 +201,15 @@ def build(
     _take_over_(global_model, learners)
     state = TrainState(learners, global_model, step=start, parts={name: part.tensors for name, part in parts.items()})
     return Experiment(recipe, dataset, device, precision, plan, state, mixture)
+
+
+def planned(
+    recipe: Recipe, network: nn.Module, steps: int
+) -> tuple[MixPlan, dict[str, frozenset[str] | None], dict[str, Part]]:
+    """The plan with so many steps per epoch, what each learner trains, and which parts are mixed alike."""
+    trained = {name: trained_tensors(name, section, network) for name, section in recipe.learners.items()}
+    parts = parts_of(network, {name: section.gamma for name, section in recipe.learners.items()}, trained)
+    return build_plan(recipe, steps, parts), trained, parts
 
 
 def _take_over_(global_model: nn.Module, learners: Sequence[Learner]) -> None:

@@ -64,7 +64,7 @@ class Workers:
 
     def _here(self, jobs: Sequence[Any], advance: Share) -> Iterator[tuple[int, Any]]:
         for number, job in enumerate(jobs):
-            with _one_thread():
+            with one_thread():
                 self._own = self._own or self._make()
                 result = self._own(job, partial(_add, advance, number))
             advance(number + 1.0)
@@ -140,7 +140,7 @@ def _send(connection: Connection, kind: str, content: Any) -> None:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """As the worker processes compute, so that sums are taken in the same order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

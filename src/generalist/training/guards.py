@@ -26,6 +26,10 @@ class StoppedEarly(Exception):
     """Stopped by a callback at the end of an epoch, as if training ended there."""
 
 
+class InUse(UserError):
+    """The run folder belongs to another process at the moment."""
+
+
 class Interrupts:
     """Collects SIGINT and SIGTERM so that the loop can finish its step; a second SIGINT stops at once."""
 
@@ -76,7 +80,7 @@ def sole_owner(lock: Path) -> Iterator[None]:
         except OSError:
             file.seek(0)
             owner = file.read().strip() or "another process"
-            raise UserError(
+            raise InUse(
                 f"{folder} is in use by process {owner}; wait for it or give another folder", command="--out FOLDER"
             ) from None
         file.truncate(0)
