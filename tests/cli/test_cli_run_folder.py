@@ -39,8 +39,11 @@ def test_it_explains_itself(trained: Run) -> None:
     assert trained.summary["live_epochs"]["linf"] == 3
     assert list(trained.summary["selected"]) == MODELS
     assert trained.models == MODELS
-    for path in (trained.folder / "figures").iterdir():
+    drawn = sorted((trained.folder / "figures").glob("*.png"))
+    for path in drawn:
         assert Image.open(path).size[0] >= 800
+        assert path.with_suffix(".svg").is_file()
+    assert drawn
 
 
 @pytest.mark.parametrize("name", MODELS)
