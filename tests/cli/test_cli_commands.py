@@ -20,6 +20,7 @@ from generalist.recipes.schema import parse_recipe
 from generalist.recipes.shipped import recipe_names, recipe_parts
 from generalist.runs import doctor
 from generalist.runs.folder import Run
+from generalist.training.precision import pick_device
 from run_cases import exit_code, forked_command
 
 ESCAPE = "\x1b"
@@ -44,6 +45,7 @@ def test_help(cli: Cli, command: list[str]) -> None:
 def test_version(cli: Cli) -> None:
     said = cli("--version").out
     assert said.startswith(f"generalist {generalist.__version__} (torch {torch.__version__}, Python 3.")
+    assert said.endswith(f", {pick_device()})\n")
 
 
 def test_recipes_are_listed(cli: Cli) -> None:

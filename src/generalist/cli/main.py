@@ -85,12 +85,23 @@ _add(HERE, "completion", completion_command, "bash >> ~/.bashrc", "tab completio
 @app.callback(invoke_without_command=True)
 def _root(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the versions; `doctor` tells the device.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the versions and the device.")] = False,
 ) -> None:
     if version:
-        print(f"generalist {__version__} (torch {_installed('torch')}, Python {platform.python_version()})")
+        versions = f"torch {_installed('torch')}, Python {platform.python_version()}"
+        print(f"generalist {__version__} ({versions}, {_device()})")
     elif context.invoked_subcommand is None:
         print(context.get_help())
+
+
+def _device() -> str:
+    """What `device: auto` takes. torch takes seconds to import, so it is asked only where there may be a GPU."""
+    nodes = ("nvidia*", "kfd", "dxg")  # of CUDA, ROCm and WSL
+    if sys.platform == "linux" and not any(path for name in nodes for path in Path("/dev").glob(name)):
+        return "cpu"
+    from generalist.training.precision import pick_device
+
+    return str(pick_device())
 
 
 def _installed(package: str) -> str:
