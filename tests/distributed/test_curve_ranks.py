@@ -27,7 +27,7 @@ def test_two_ranks_find_the_distances_of_one(tmp_path):
             kept = sorted((run.folder / "evaluations").rglob("curve-*.jsonl"))
             assert len(kept) == count
             for file in kept:
-                assert sum(len(json.loads(line)["distances"]) for line in file.open()) == 12 // count
+                assert sum(len(json.loads(line)["found"]) for line in file.open()) == 12 // count
                 file.unlink()
     one, two = records
     assert one["threats"] == two["threats"]

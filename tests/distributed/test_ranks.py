@@ -91,6 +91,7 @@ class Forked:
                 time.sleep(0.01)
         finally:
             self.kill()
+            self.store = None  # a failed test's traceback would keep its server alive, and the next fork would hang
 
     def kill(self):
         for child in self.alive:

@@ -153,7 +153,7 @@ def test_points_outside_ball_or_box_are_not_believed(monkeypatch):
 
 def test_nothing_depends_on_batches_or_order_and_the_model_is_left_as_it_was(cheap):
     model, split = digits_case(20)
-    model.train()
+    model.train().zero_grad()
     next(model.parameters()).requires_grad_(False)
     state = {key: value.clone() for key, value in model.state_dict().items()}
     random = torch.random.get_rng_state()

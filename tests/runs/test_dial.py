@@ -422,12 +422,13 @@ def test_a_run_that_is_not_finished_is_refused(run):
 @pytest.mark.filterwarnings("error")
 def test_the_picture_has_a_panel_for_each_threat(run):
     found = generalist.dial(run, points=7, images=20, beyond=1.5)
-    png, svg = found.draw(found.pick())
+    png, svg, *ways = found.draw(found.pick())
     with Image.open(png) as picture:
         assert picture.format == "PNG"
     text = svg.read_text()
     assert text.count('id="axes_') == 2
-    assert found.draw(found.pick()) == [png, svg]
+    assert found.draw(found.pick()) == [png, svg, *ways]
+    assert [path.name for path in ways] == ["dial-ways.png", "dial-ways.svg"]
     assert svg.read_text() == text
 
 

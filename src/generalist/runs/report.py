@@ -247,12 +247,23 @@ def _environment(run: Run) -> dict[str, str]:
     return {key: str(value) for key, value in {**(versions if isinstance(versions, dict) else {}), **plain}.items()}
 
 
+def _training_command(run: Run) -> str:
+    """The command that was typed; for a run that a Python program made, one that trains the same."""
+    typed = run.environment.get("command")
+    if isinstance(typed, list) and typed:
+        program = Path(str(typed[0]))
+        if program.name == "generalist" or program.parts[-2:] == ("generalist", "__main__.py"):
+            return shlex.join(["generalist", *map(str, typed[1:])])
+    return shlex.join(["generalist", "train", str(run.recipe_file), "--out", "FOLDER"])
+
+
 def _commands(run: Run, record: Mapping[str, Any]) -> list[str]:
     """What made the run and its record, as far as the folder tells."""
-    typed = run.environment.get("command")
-    commands = [shlex.join(["generalist", *map(str, typed[1:])])] if isinstance(typed, list) and len(typed) > 1 else []
+    commands = []
     made_of = _made_of(run)
-    if made_of:
+    if not made_of:
+        commands.append(_training_command(run))
+    else:
         sources = dict.fromkeys(str(one["run"]) for one in made_of["endpoints"].values())
         dialled = shlex.join(["generalist", "dial", *sources, "--export", str(run.folder)])
         commands.append(f"{dialled}  # {made_of['mixture']}, chosen by: {made_of['chosen']['rule']}")
