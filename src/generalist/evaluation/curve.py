@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from generalist.attacks.view import judged, pad_rows
 from generalist.core.errors import UserError
-from generalist.core.files import fingerprint, read_json, seal_holds
+from generalist.core.files import fingerprint
 from generalist.core.names import CURVE
 from generalist.core.threat import Threat
 from generalist.data import Split, sequential_batches
@@ -34,13 +34,13 @@ from generalist.evaluation.distances import REACH, RECORD, VERSION, DistanceStor
 from generalist.evaluation.identity import model_hash, verdict_key
 from generalist.evaluation.probe import IMAGES as PROBE_IMAGES
 from generalist.evaluation.probe import probe
+from generalist.evaluation.records import AGAIN, read_sealed
 from generalist.evaluation.red_flags import Flag, examine_model, large_eps, nan_logits
 from generalist.evaluation.verdicts import example_ids
 from generalist.version import __version__
 
 SHOWN = tuple(Fraction(part, 4) for part in (1, 2, 4, 6, 8))
 """The radii of a table, as multiples of the threat's."""
-_AGAIN = "remove it and run generalist eval again"
 
 Progress = Callable[[float, int, float], None]
 """(images done, images in all, share of all the work done)"""
@@ -167,12 +167,7 @@ def curve_cells(row: Sequence[float | None]) -> dict[str, str]:
 
 def read_curve(path: Path) -> dict[str, Any]:
     """A curve's record as `generalist eval` wrote it. Its figures are recomputed from the distances of its images."""
-    try:
-        record = read_json(path)
-    except UserError as error:
-        raise UserError(f"{error}; {_AGAIN}") from None
-    if not seal_holds(record):
-        raise UserError(f"{path} was changed since it was written (its digest differs); {_AGAIN}")
+    record = read_sealed(path)
     try:
         curves = record_curves(record)
         agrees = record["natural"] == percent(_right(curves)) and len(record["examples"]) == record["images"]
@@ -183,9 +178,9 @@ def read_curve(path: Path) -> dict[str, Any]:
             )
             agrees &= all(fresh[key] == row[key] for key in fresh if key != "attacks")
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, UserError):
-        raise UserError(f"{path} is not the record of a curve; {_AGAIN}") from None
+        raise UserError(f"{path} is not the record of a curve; {AGAIN}") from None
     if not agrees:
-        raise UserError(f"{path} has figures that are not those of its distances; {_AGAIN}")
+        raise UserError(f"{path} has figures that are not those of its distances; {AGAIN}")
     return record
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from generalist.attacks import frozen
 from generalist.attacks.view import pad_rows, steady_forward
 from generalist.core.errors import UserError
-from generalist.core.files import fingerprint, read_json, seal_holds
+from generalist.core.files import fingerprint
 from generalist.core.names import OOD
 from generalist.core.types import Batch
 from generalist.data import Split, sequential_batches
@@ -34,6 +34,7 @@ from generalist.evaluation.accuracy import percent
 from generalist.evaluation.identity import model_hash, verdict_key
 from generalist.evaluation.probe import IMAGES as PROBE_IMAGES
 from generalist.evaluation.probe import probe
+from generalist.evaluation.records import AGAIN, read_sealed
 from generalist.evaluation.red_flags import Flag
 from generalist.evaluation.verdicts import ImageRows, example_ids
 from generalist.version import __version__
@@ -41,7 +42,6 @@ from generalist.version import __version__
 VERSION = 1
 """Raised whenever a corruption or a sequence changes: older verdicts are then not used."""
 DRAWN, OFFICIAL = "drawn", "official"
-_AGAIN = "remove it and run generalist eval again"
 
 Progress = Callable[[float, int, float], None]
 """(images done, images in all, share of all the work done)"""
@@ -170,12 +170,7 @@ def _verdicts(bits: str) -> Tensor:
 
 def read_ood(path: Path) -> dict[str, Any]:
     """A record as `generalist eval --suite ood` wrote it. Its figures are recomputed from its verdicts."""
-    try:
-        record = read_json(path)
-    except UserError as error:
-        raise UserError(f"{error}; {_AGAIN}") from None
-    if not seal_holds(record):
-        raise UserError(f"{path} was changed since it was written (its digest differs); {_AGAIN}")
+    record = read_sealed(path)
     try:
         rows = record["per_image"]
         corruptions = {name: torch.stack([*map(_verdicts, five)]) for name, five in rows["corruptions"].items()}
@@ -185,9 +180,9 @@ def read_ood(path: Path) -> dict[str, Any]:
         counts |= {len(row) for one in sequences.values() for row in (one.right, one.flips)}
         agrees = counts == {record["images"]} and all(record[key] == value for key, value in result.figures().items())
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError):
-        raise UserError(f"{path} is not the record of suite {OOD}; {_AGAIN}") from None
+        raise UserError(f"{path} is not the record of suite {OOD}; {AGAIN}") from None
     if not agrees:
-        raise UserError(f"{path} has figures that are not those of its verdicts; {_AGAIN}")
+        raise UserError(f"{path} has figures that are not those of its verdicts; {AGAIN}")
     return record
 
 

@@ -16,20 +16,28 @@ from generalist.evaluation.accuracy import percent
 
 FORMER_ROWS = {"mean union": MEAN}
 """What rows of older records are called now."""
-_AGAIN = "remove it and run generalist eval again"
+AGAIN = "remove it and run generalist eval again"
+"""What to do about a record that cannot be believed."""
+
+
+def read_sealed(path: Path, *, digest_needed: bool = True) -> dict[str, Any]:
+    """A record whose digest holds; one without a digest is refused too, unless it is not needed."""
+    try:
+        record: dict[str, Any] = read_json(path)
+    except UserError as error:
+        raise UserError(f"{error}; {AGAIN}") from None
+    holds = seal_holds(record)
+    if holds is False or (digest_needed and not holds):
+        raise UserError(f"{path} was changed since it was written (its digest differs); {AGAIN}")
+    return record
 
 
 def read_record(path: Path) -> dict[str, Any]:
     """A record that `generalist eval` wrote. Its percentages are recomputed from the verdicts of its images."""
-    try:
-        record = read_json(path)
-    except UserError as error:
-        raise UserError(f"{error}; {_AGAIN}") from None
-    if seal_holds(record) is False:
-        raise UserError(f"{path} was changed since it was written (its digest differs); {_AGAIN}")
+    record = read_sealed(path, digest_needed=False)
     if seal_holds(record) is None:
         if "columns" in record:  # which came with the digest
-            raise UserError(f"{path} was changed since it was written (it has no digest); {_AGAIN}")
+            raise UserError(f"{path} was changed since it was written (it has no digest); {AGAIN}")
         warnings.warn(f"{path} is of an older version and has no digest: changes to it would not show", stacklevel=2)
     try:
         record["accuracy"] = {FORMER_ROWS.get(row, row): values for row, values in record["accuracy"].items()}
@@ -37,9 +45,9 @@ def read_record(path: Path) -> dict[str, Any]:
         differs = natural != record["natural"] or accuracy != record["accuracy"]
         _ = record["suite"], len(record["examples"]), record["stages"].items()
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
-        raise UserError(f"{path} is not an evaluation record; {_AGAIN}") from None
+        raise UserError(f"{path} is not an evaluation record; {AGAIN}") from None
     if differs:
-        raise UserError(f"{path} has figures that are not those of its verdicts; {_AGAIN}")
+        raise UserError(f"{path} has figures that are not those of its verdicts; {AGAIN}")
     return record
 
 
