@@ -184,6 +184,68 @@ def test_a_trial_whose_folder_is_in_use_is_left_to_its_owner(tmp_path: Path, mon
     assert naps
 
 
+def started_study(folder: Path, **changes: Any) -> dict[str, Any]:
+    """Two rows that start from the run of the first one."""
+    first = {"name": "AT", "recipe": "digits-at"}
+    grid = {"learners.natural.trains": [["conv4"], ["conv5"]]}
+    late = {"name": "late {}", "recipe": "digits-generalist-late-d", "after": "AT", "grid": grid}
+    return small_study(variants=[first, late], figure={"kind": "bars"}, suite=tiny_suite(folder), **changes)
+
+
+def test_rows_that_start_from_another_rows_run(tmp_path: Path) -> None:
+    study = load_study(started_study(tmp_path), seeds=[3])
+    table = run_study(study, out=tmp_path / "one")
+    assert table.finished
+    plan, _ = prepare(study, out=tmp_path / "one")
+    at, *late = plan.trials.values()
+    start = Run(at.folder).model().state_dict()
+    for trial in late:
+        run = Run(trial.folder)
+        assert [row["epoch"] for row in run.metrics if row["kind"] == "epoch"] == [2], "the second of two epochs"
+        linf, natural = (run.model(name).state_dict() for name in ("linf", "natural"))
+        assert all(bool((linf[name] == start[name]).all()) for name in start)
+        moved = {name.split(".")[-2] for name in start if bool((natural[name] != start[name]).any())}
+        assert trial.label == f"late {' '.join(moved)}, seed 3"
+    elsewhere, _ = prepare(study, out=tmp_path / "two")
+    assert list(elsewhere.trials) == list(plan.trials), "the same trials wherever they are kept"
+    assert figures(run_study(study, out=tmp_path / "two", workers=2)) == figures(table)
+
+
+def test_what_a_failed_row_was_the_start_of_fails_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = load_study(started_study(tmp_path))
+    run_trial = worker.run_trial
+
+    def failing(trial: Any, **options: Any) -> Any:
+        raise RunError("diverged")
+
+    monkeypatch.setattr(worker, "run_trial", failing)
+    table = run_study(study, out=tmp_path)
+    late = "failed: it starts from AT, seed 0, which failed"
+    assert [row.missing[0] for row in table.rows] == ["failed: diverged", late, late]
+    monkeypatch.setattr(worker, "run_trial", run_trial)
+    assert run_study(study, out=tmp_path, retry=True).finished
+
+
+def test_a_start_that_is_not_on_this_machine_is_trained_here(tmp_path: Path) -> None:
+    """As on a second machine that shares the storage and no disk."""
+    study = load_study(started_study(tmp_path))
+    plan, _ = prepare(study, out=tmp_path / "ours")
+    at, *_ = plan.trials.values()
+    storage = str(tmp_path / "shared.journal")
+    run_study(load_study(started_study(tmp_path) | {"variants": started_study(tmp_path)["variants"][:1]}),
+              out=tmp_path / "theirs", storage=storage)  # fmt: skip
+    assert run_study(study, out=tmp_path / "ours", storage=storage).finished
+    assert at.folder.is_dir()
+
+
+def test_a_start_must_be_a_row_before(tmp_path: Path) -> None:
+    first, late = started_study(tmp_path)["variants"]
+    with pytest.raises(UserError, match=r"'AT' \(after\) is not a row before; those before: none"):
+        load_study(small_study(variants=[late, first]))
+    with pytest.raises(UserError, match=r"'At' .* those before: AT"):
+        load_study(small_study(variants=[first, late | {"after": "At"}]))
+
+
 def test_seeds_give_a_mean_and_a_deviation_and_paired_differences(tmp_path: Path) -> None:
     study = load_study(small_study(suite=tiny_suite(tmp_path), baseline="c = 1"), seeds=2)
     table = run_study(study, out=tmp_path)

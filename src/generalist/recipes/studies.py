@@ -44,13 +44,14 @@ class VariantSection(Section):
     A `grid` gives every combination of its values a row. `name` labels the rows; in it each {} is a value of the grid.
     `values` places a row that is not of the grid on the figure's axis. `paper` is the row of the paper's table, where
     the method alone does not say it. `ranks` trains with so many processes. `group` puts rows into a panel of the
-    figure.
+    figure. `after` is the label of a row before these: they start from its run of the same seed, by `init.from`.
     """
 
     name: Line = ""
     group: Line = ""
     recipe: Text | None = None
     method: Text | None = None
+    after: Line | None = None
     set: Fields = Field(default_factory=dict)
     grid: Grid = Field(default_factory=dict)
     values: Fields = Field(default_factory=dict)
@@ -110,7 +111,10 @@ def _reraised_name(given: str) -> str:
 
 @dataclass(frozen=True)
 class StudyRow:
-    """One row of a study: a recipe without its seed. `values` are those of the grid, by field."""
+    """One row of a study: a recipe without its seed. `values` are those of the grid, by field.
+
+    With `after`, the number of a row before it, `init.from` of the recipe is to be the run of that row.
+    """
 
     label: str
     recipe: Recipe
@@ -118,6 +122,7 @@ class StudyRow:
     values: Mapping[str, Any] = field(default_factory=dict)
     paper: str | None = None
     ranks: int = 1
+    after: int | None = None
 
 
 @dataclass(frozen=True)
@@ -224,26 +229,36 @@ def _parsed(raw: Mapping[str, Any]) -> StudySection:
 
 def _rows(section: StudySection, overrides: Overrides) -> Iterator[StudyRow]:
     loaded: dict[str, Recipe] = {}
+    before: list[str] = []
     for variant in section.variants or [VariantSection()]:
         grid = {**section.grid, **variant.grid}
+        if variant.after is not None and variant.after not in before:
+            listed = ", ".join(before) or "none"
+            raise UserError(
+                f"study {section.name}: {shown(variant.after)} (after) is not a row before; those before: {listed}"
+            )
+        started = {} if variant.after is None else {"init.from": variant.after}
         for combination in product(*(values.items() for values in grid.values())):
             values = {name: value for name, (_, value) in zip(grid, combination, strict=True)}
             labels = [label for label, _ in combination]
-            fields = _in_setting({**section.set, **variant.set, **values}, section.setting)
+            fields = _in_setting({**started, **section.set, **variant.set, **values}, section.setting)
             key = f"{variant.recipe} {variant.method} {fields}"
             try:
                 if key not in loaded:
                     loaded[key] = _recipe(section, variant, fields, overrides)
             except UserError as error:
                 raise UserError(f"study {section.name}: {error}", command=error.command) from None
+            label = _label(section, variant, grid, labels)
             yield StudyRow(
-                label=_label(section, variant, grid, labels),
+                label=label,
                 recipe=loaded[key],
                 group=variant.group,
                 values={**dict(zip(grid, labels, strict=True)), **variant.values},
                 paper=variant.paper,
                 ranks=variant.ranks,
+                after=None if variant.after is None else before.index(variant.after),
             )
+            before.append(label)
 
 
 def _in_setting(fields: Mapping[str, Any], setting: str | None) -> dict[str, Any]:

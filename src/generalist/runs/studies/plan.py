@@ -39,7 +39,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of a study. Rows with the same recipe share it."""
+    """One run of a study. Rows with the same recipe share it. `after` is the one whose run it starts from."""
 
     key: str
     label: str
@@ -47,6 +47,7 @@ class Trial:
     folder: Path
     judged: Judged
     ranks: int = 1
+    after: "Trial | None" = None
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,16 @@ def make_plan(study: Study, folder: Path, *, root: str | None = None) -> Plan:
     for seed in study.seeds:
         for number, row in enumerate(study.rows):
             recipe = _seeded(row.recipe, seed, root)
+            after = None if row.after is None else trials[places[row.after, seed]]
+            if after is not None:
+                recipe = _started(recipe, after.folder.name)  # the same wherever the studies are kept
             digest = fingerprint([decisive(recipe.plain()), row.ranks])
             key = fingerprint([digest, spec])[:20]
             label = f"{_named(row, study.rows)}, seed {seed}"
-            name = f"{recipe.name}-{digest[:10]}"
-            trials.setdefault(key, Trial(key, label, recipe, folder / RUNS / name, judged, row.ranks))
+            run = folder / RUNS / f"{recipe.name}-{digest[:10]}"
+            if after is not None:
+                recipe = _started(recipe, str(after.folder))
+            trials.setdefault(key, Trial(key, label, recipe, run, judged, row.ranks, after))
             places[number, seed] = key
     return Plan(study, judged, trials, places)
 
@@ -84,6 +90,11 @@ def make_plan(study: Study, folder: Path, *, root: str | None = None) -> Plan:
 def _seeded(recipe: Recipe, seed: int, root: str | None) -> Recipe:
     data = recipe.data if root is None else recipe.data.model_copy(update={"root": root})
     return recipe.model_copy(update={"seed": seed, "data": data})
+
+
+def _started(recipe: Recipe, start: str) -> Recipe:
+    assert recipe.init is not None
+    return recipe.model_copy(update={"init": recipe.init.model_copy(update={"from_": start})})
 
 
 def _named(row: StudyRow, rows: Sequence[StudyRow]) -> str:

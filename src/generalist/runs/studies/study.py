@@ -60,6 +60,11 @@ class StudyCost:
     def seconds_left(self, key: str) -> float:
         return self.seconds[key].total * (1 - self.jobs[key].share)
 
+    def until_done(self, key: str) -> float:
+        """Seconds until it is done, with those that it has to wait for."""
+        after = self.plan.trials[key].after
+        return (self.seconds_left(key) if key in self.left else 0.0) + (self.until_done(after.key) if after else 0.0)
+
     @property
     def computing(self) -> float:
         """Seconds of one core, over all trials that are left."""
@@ -68,7 +73,7 @@ class StudyCost:
     @property
     def waiting(self) -> float:
         """Seconds until all is done, with that many workers."""
-        longest = max(map(self.seconds_left, self.left), default=0.0)
+        longest = max(map(self.until_done, self.left), default=0.0)
         return max(longest, self.computing / self.workers)
 
     def __str__(self) -> str:
@@ -172,7 +177,7 @@ def run_study(
 def _check_cost(cost: StudyCost, budget: float | None, *, however_long: bool) -> None:
     if not cost.left:
         return
-    cheapest = min(map(cost.seconds_left, cost.left))
+    cheapest = min(map(cost.until_done, cost.left))
     if budget is not None and budget < cheapest:
         raise UserError(
             f"a budget of {duration(budget)} is below one trial: the cheapest takes about {duration(cheapest)} here"
@@ -231,7 +236,7 @@ def _work(task: Work, plan: Plan, workers: int, reporter: Reporter) -> None:
         look(jobs)
         run_workers(partial(work, task), workers, look=look, say=reporter.say)
     jobs = ledger.jobs(task.trials)
-    if workers > 1 and any(jobs[key].state in ("waiting", "running") for key in task.within_budget(jobs)):
+    if workers > 1 and any(jobs[key].state in ("waiting", "running") for key in task.may_begin(jobs)):
         raise RunError("all workers have ended before the study; what is done is kept: the same command goes on")
 
 

@@ -56,10 +56,7 @@ class ShareReporter(Silent):
 
 def run_trial(trial: Trial, *, download: bool = False, reporter: ShareReporter) -> Result:
     """Train the run of a trial, or go on with it, and attack it. What is there already is not done again."""
-    if trial.ranks > 1:
-        run = _train_by_ranks(trial, download=download, reporter=reporter)
-    else:
-        run = train(trial.recipe, out=trial.folder, resume=True, download=download, reporter=reporter)
+    run = _trained(trial, download=download, reporter=reporter)
     suites, parts = trial.judged.loaded, len(trial.judged.suites)
     target = run_target(run, GLOBAL, (), download=download)
     for number, suite in enumerate(suites):
@@ -70,6 +67,15 @@ def run_trial(trial: Trial, *, download: bool = False, reporter: ShareReporter) 
         reporter.attack(parts - 1, parts)
         keep_analysis(target, analysis, analysis.measure(target, images=trial.judged.images))
     return result_of(run, [suite.name for suite in suites], ood=trial.judged.ood)
+
+
+def _trained(trial: Trial, *, download: bool, reporter: ShareReporter) -> Run:
+    """What it starts from comes first: another machine may have trained that on a disk that is not ours."""
+    if trial.after is not None:
+        _trained(trial.after, download=download, reporter=reporter)
+    if trial.ranks > 1:
+        return _train_by_ranks(trial, download=download, reporter=reporter)
+    return train(trial.recipe, out=trial.folder, resume=True, download=download, reporter=reporter)
 
 
 OOD_FIGURES = {

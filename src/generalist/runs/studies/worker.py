@@ -1,5 +1,6 @@
 """Workers: processes that do the trials of a study one after the other until none is left for them."""
 
+import math
 import multiprocessing
 import os
 import signal
@@ -46,12 +47,15 @@ class Work:
     def ledger(self) -> Ledger:
         return Ledger(self.storage, self.name, grace_seconds=self.grace_seconds)
 
-    def within_budget(self, jobs: Mapping[str, Job]) -> list[str]:
-        """The trials that can still be begun, by what trials like them take."""
-        if self.deadline is None:
-            return list(self.trials)
-        left = self.deadline - time.time()
-        return [key for key in self.trials if self.seconds[key].total * (1 - jobs[key].share) <= left]
+    def may_begin(self, jobs: Mapping[str, Job]) -> list[str]:
+        """The trials that can be begun: what they start from is there, and they end within the budget."""
+        left = math.inf if self.deadline is None else self.deadline - time.time()
+        return [
+            key
+            for key, trial in self.trials.items()
+            if (trial.after is None or jobs[trial.after.key].state in ("done", "failed"))
+            and self.seconds[key].total * (1 - jobs[key].share) <= left
+        ]
 
 
 Look = Callable[[Mapping[str, Job]], None]
@@ -68,11 +72,11 @@ def work(task: Work, *, look: Look, parent: int | None = None) -> None:
         while True:
             jobs = ledger.jobs(task.trials)
             look(jobs)
-            affordable = task.within_budget(jobs)
-            claim = ledger.claim(affordable)
+            open_now = task.may_begin(jobs)
+            claim = ledger.claim(open_now)
             if claim is not None:
                 _do(task, claim, jobs, look=look, parent=parent)
-            elif not any(jobs[key].state == "running" for key in affordable):
+            elif not any(jobs[key].state == "running" for key in open_now):
                 return
             else:
                 _check_parent(parent)
@@ -81,6 +85,9 @@ def work(task: Work, *, look: Look, parent: int | None = None) -> None:
 
 def _do(task: Work, claim: Claim, jobs: Mapping[str, Job], *, look: Look, parent: int | None) -> None:
     trial = task.trials[claim.key]
+    if trial.after is not None and jobs[trial.after.key].state == "failed":
+        claim.fail(f"it starts from {trial.after.label}, which failed")
+        return
     share = jobs[claim.key].share
     looked = 0.0
 
