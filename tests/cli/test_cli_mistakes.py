@@ -1,5 +1,6 @@
 """Whatever a user gets wrong: one line naming what was given and what would do, exit code 2, nothing left behind."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -311,3 +312,14 @@ def test_as_a_process(tmp_path: Path) -> None:
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: recipe 'digits-at': training.epochs")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_command_for_one_process_under_torchrun(rank: int, tmp_path: Path) -> None:
+    """In a process of its own: a rank ends without Python's orderly exit."""
+    environment = {**os.environ, "WORLD_SIZE": "2", "RANK": str(rank)}
+    command = [sys.executable, "-m", "generalist", "export", "x"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    said = "error: generalist export is for one process, torchrun started 2; train, eval and dial share their work\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said if rank == 0 else "")
+    assert not list(tmp_path.iterdir())

@@ -166,12 +166,25 @@ def _joined() -> AbstractContextManager[None]:
     return joined_ranks()
 
 
+ALONE = ("init", "tune", "compare", "front", "study", "report", "explain", "modules", "export", "demo")
+"""Commands that write files and do not share their work among ranks."""
+
+
+def _check_ranks(arguments: list[str]) -> None:
+    if launched_processes() > 1 and arguments[:1] and arguments[0] in ALONE:
+        raise UserError(
+            f"generalist {arguments[0]} is for one process, torchrun started {launched_processes()};"
+            " train, eval and dial share their work"
+        )
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
     warnings.showwarning = _warn  # type: ignore[assignment]
     _print_anything()
     enable_completion()
     try:
+        _check_ranks(sys.argv[1:])
         with _joined():
             if not is_main_process():
                 sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
