@@ -233,3 +233,20 @@ def test_a_report_that_proposes_nothing_says_so(report: ModuleReport) -> None:
     nothing = replace(report, chosen=None, rate=0.5)
     assert nothing.proposed == ()
     assert "nothing is proposed: no module has a price of at most 0.50" in str(nothing)
+
+
+def test_rare_classes_are_drawn_as_the_recipe_draws_them(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[float] = []
+    original = modules.batches
+
+    def spied(*args: Any, **options: Any) -> Any:
+        drawn.append(options["balance"])
+        return original(*args, **options)
+
+    monkeypatch.setattr(modules, "batches", spied)
+    start = {"init.from": str(run.folder), **SMALL}
+    measure_modules("digits-at", out=tmp_path / "even", overrides={**start, "data.balance": 1.0}, **QUICK)
+    assert drawn
+    assert set(drawn) == {1.0}

@@ -52,6 +52,7 @@ class Recalibration:
     steps: int
     seed: int
     augment: Augment
+    balance: float = 0.0
 
     @classmethod
     def of(cls, recipe: Recipe, threats: Sequence[Threat], inputs: Sequence[str]) -> "Recalibration":
@@ -74,12 +75,14 @@ class Recalibration:
             steps=max((number for number in steps if isinstance(number, int)), default=STEPS),
             seed=recipe.seed + 1,
             augment=Augment(crop=data.crop, flip=data.flip, cutout=data.cutout),
+            balance=data.balance,
         )
 
     def record(self) -> dict[str, Any]:
         attacked = {"attack": "pgd", "steps": self.steps, "threats": list(self.threats)} if self.threats else None
         inputs = {"clean": self.clean, "attacked": attacked}
-        return {"batches": self.batches, "batch_size": self.batch_size, **inputs, "seed": self.seed}
+        drawn = {"balance": self.balance} if self.balance else {}
+        return {"batches": self.batches, "batch_size": self.batch_size, **inputs, "seed": self.seed, **drawn}
 
     def apply_(self, model: nn.Module, train: Split, *, device: torch.device, workers: int) -> None:
         objectives = [make_objective("adversarial", {"threat": t, "steps": self.steps}) for t in self.threats]
@@ -91,7 +94,7 @@ class Recalibration:
     def _sample(self, train: Split, device: torch.device, workers: int) -> Iterator[Batch]:
         drawn = batches(
             train, batch_size=self.batch_size, seed=self.seed, epoch=0, augment=self.augment, device=device,
-            workers=workers,
+            workers=workers, balance=self.balance,
         )  # fmt: skip
         return islice(drawn, self.batches)
 

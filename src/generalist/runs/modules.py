@@ -283,6 +283,7 @@ class _Bench:
             "seed": recipe.seed,
             "batch_size": recipe.training.batch_size,
             "augment": asdict(self._augment),
+            **({"balance": recipe.data.balance} if recipe.data.balance else {}),
             "radius": RADIUS,
             "criticality_images": SAMPLE,
         }
@@ -377,6 +378,7 @@ class _Bench:
                 augment=self._augment,
                 device=self.device,
                 workers=self.recipe.data.workers,
+                balance=self.recipe.data.balance,
             )
 
     def _criticality(self, tensors: Sequence[str]) -> float:
