@@ -91,3 +91,20 @@ def test_no_run(cli: Cli, tmp_path: Path) -> None:
     outcome = cli("dial", tmp_path / "nothing")
     assert outcome.code == 2
     assert "is not a run folder" in outcome.errors[0]
+
+
+def test_a_chosen_point_stays_so_until_another_is_chosen(cli: Cli, copied: Path) -> None:
+    def chosen() -> object:
+        record = Run(copied).dial_record
+        assert record is not None
+        return record.get("chosen")
+
+    cli("dial", copied, *FEW, "--maximise", "natural")
+    first = chosen()
+    assert first
+    cli("dial", copied, *FEW)
+    assert chosen() == first, "a look without a wish"
+    cli("dial", copied, *FEW, "--maximise", "linf")
+    assert chosen() != first
+    cli("dial", copied, "--points", "6", "--images", "15", "--quiet")
+    assert chosen() is None, "other images, so other figures"

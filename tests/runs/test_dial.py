@@ -14,11 +14,11 @@ from PIL import Image
 
 import generalist
 from generalist import UserError
-from generalist.data import batches
+from generalist.data import ArraySplit, batches
 from generalist.evaluation import SuiteResult
 from generalist.models import read_extra, save_model
 from generalist.runs import dial_export
-from generalist.runs.dial_points import Bench
+from generalist.runs.dial_points import Bench, Recalibration
 from generalist.runs.experiment import load_data
 from long_tests import LONG
 from run_cases import weights
@@ -448,3 +448,13 @@ def test_two_ranks_find_the_same_points(run, tmp_path):
     record = json.loads((tmp_path / "record.json").read_text())
     assert record["points"] == json.loads(json.dumps([point.record() for point in alone.points]))
     assert generalist.Run(tmp_path / "picked").finished
+
+
+def test_batchnorm_is_measured_on_classes_as_training_draws_them():
+    labels = torch.tensor([0] * 90 + [1] * 10)
+    split = ArraySplit(torch.rand(100, 1, 8, 8), labels)
+    recipe = generalist.load_recipe("digits-at", {"data.balance": 1.0, "training.batch_size": 50})
+    chosen = Recalibration.of(recipe, [], [])
+    drawn = torch.cat([batch.y for batch in chosen._sample(split, torch.device("cpu"), 0)])
+    assert drawn.bincount().tolist() == [50, 50]
+    assert chosen.record()["balance"] == 1.0

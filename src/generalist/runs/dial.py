@@ -1,6 +1,7 @@
 """The dial: mixtures of the models of finished runs, chosen after training by what they are worth on validation."""
 
 import base64
+import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -384,7 +385,10 @@ class Dial:
         return ranks.run_on_main(write) or []
 
     def keep(self, **more: Any) -> None:
-        """Write the record, with examples and `more`, into the (first) run's folder, for `generalist report`."""
+        """Write the record, with examples and `more`, into the (first) run's folder, for `generalist report`.
+
+        The point that was chosen before stays so, if it is one of these and no other is given.
+        """
         split = self._bench.dataset.validation
         rows = [example.row for example in self.points[0].glance.examples]
         examples = {
@@ -394,12 +398,21 @@ class Dial:
         }
 
         def write() -> None:
+            about = {**self._chosen_before(), **more}
             try:
-                self.runs[0].write_dial({**self.record(), "examples": examples, "judged": self._judged(), **more})
+                self.runs[0].write_dial({**self.record(), "examples": examples, "judged": self._judged(), **about})
             except RunError as error:
                 warnings.warn(f"the dial's record is not kept: {error}", stacklevel=2)
 
         ranks.run_on_main(write)
+
+    def _chosen_before(self) -> dict[str, Any]:
+        try:
+            chosen = (self.runs[0].dial_record or {}).get("chosen")
+        except UserError:  # damaged: it is written anew
+            chosen = None
+        same = chosen and any(json.loads(json.dumps(point.record())).items() <= chosen.items() for point in self.points)
+        return {"chosen": chosen} if same else {}
 
     def _judged(self) -> dict[str, Any]:
         """The verdicts of all points, for `generalist front`, with digests of the images and of the attacks."""
