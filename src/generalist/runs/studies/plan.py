@@ -81,7 +81,7 @@ def make_plan(study: Study, folder: Path, *, root: str | None = None) -> Plan:
             label = f"{_named(row, study.rows)}, seed {seed}"
             run = folder / RUNS / f"{recipe.name}-{digest[:10]}"
             if after is not None:
-                recipe = _started(recipe, str(after.folder))
+                recipe = _started(recipe, str(after.folder.resolve()))
             trials.setdefault(key, Trial(key, label, recipe, run, judged, row.ranks, after))
             places[number, seed] = key
     return Plan(study, judged, trials, places)
