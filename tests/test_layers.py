@@ -63,4 +63,4 @@ def test_one_file_knows_the_file_names_of_a_run():
     knowing = {path for path in ROOT.rglob("*.py") if any(text in path.read_text() for text in quoted)}
     own_cache = ROOT / "runs" / "targets.py"  # the user's cache has a folder called evaluations too
     shell = ROOT / "core" / "names.py"  # what a shell's completion looks for, before torch is imported
-    assert knowing - {own_cache} == {ROOT / "runs" / "folder.py", shell}
+    assert knowing - {own_cache} == {ROOT / "runs" / "paths.py", shell}

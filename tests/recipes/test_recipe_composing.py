@@ -13,7 +13,8 @@ from generalist.core.files import fingerprint
 from generalist.mixing import REST, ByName, OverDepth, Points, Share
 from generalist.models.modules import LastShare, Patterns
 from generalist.recipes.catalogue import load_recipe
-from generalist.recipes.schema import Recipe, decisive, first_difference, parse_recipe, settings_between
+from generalist.recipes.differences import decisive, first_difference, settings_between
+from generalist.recipes.schema import Recipe, parse_recipe
 from generalist.recipes.shipped import merge, recipe_names
 
 Load = Callable[..., Recipe]

@@ -7,7 +7,8 @@ import pytest
 from generalist.core.errors import UserError
 from generalist.core.files import fingerprint
 from generalist.recipes.catalogue import load_recipe, method_of
-from generalist.recipes.schema import RUNTIME_FIELDS, Recipe, decisive, first_difference, parse_recipe
+from generalist.recipes.differences import RUNTIME_FIELDS, decisive, first_difference
+from generalist.recipes.schema import Recipe, parse_recipe
 from generalist.recipes.shipped import recipe_names
 
 

@@ -18,8 +18,8 @@ from generalist.data import Split
 from generalist.models.modules import blocks
 from generalist.report.modules import Change, Kind, ModuleReport, ModuleRow, csv_text
 from generalist.runs import modules
-from generalist.runs.folder import ModulePaths
 from generalist.runs.modules import _candidate_sets, _choose, _highest_price
+from generalist.runs.paths import ModulePaths
 from run_cases import killed_at
 
 SMALL = {

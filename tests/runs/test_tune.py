@@ -7,7 +7,7 @@ import pytest
 
 from generalist.core.errors import RunError
 from generalist.recipes.catalogue import load_recipe
-from generalist.recipes.schema import first_difference
+from generalist.recipes.differences import first_difference
 from generalist.runs.folder import Run
 from generalist.runs.studies import tune as tuning
 from generalist.runs.studies.space import knobs_of

@@ -93,8 +93,10 @@ def dial_command(
         from generalist.evaluation import Wish
         from generalist.report.console import make_reporter
         from generalist.report.tables import attacked_tables, show
+        from generalist.runs.claims import check_free
         from generalist.runs.dial import dial
-        from generalist.runs.folder import GLOBAL, Run, check_free
+        from generalist.runs.folder import Run
+        from generalist.runs.paths import GLOBAL
 
     minima = {"natural": natural_at_least, "linf": linf_at_least, "l2": l2_at_least, "l1": l1_at_least}
     least = {name: value for name, value in minima.items() if value is not None}

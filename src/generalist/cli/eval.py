@@ -99,7 +99,7 @@ def eval_command(
         from generalist.report import tables
         from generalist.report.console import make_reporter
         from generalist.runs.evaluate import Unrecorded
-        from generalist.runs.folder import RunPaths
+        from generalist.runs.paths import RunPaths
         from generalist.runs.targets import foreign_target, run_targets, saved_target
 
     threats = [Threat.parse(text) for text in threat or []]

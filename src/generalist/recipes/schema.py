@@ -1,15 +1,12 @@
 """A recipe: everything that decides a result, in one file. Nothing below `build` sees it."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from fractions import Fraction
 from math import floor
-from pathlib import PurePath
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -21,183 +18,29 @@ from pydantic import (
 
 from generalist.core.errors import LONGEST_VALUE, UserError, cut, shown, unknown
 from generalist.core.files import LONGEST_NAME, file_name
-from generalist.core.names import TRACKER_NAMES
-from generalist.core.registry import Registry, explain
+from generalist.core.registry import explain
 from generalist.core.schedules import SCHEDULES
-from generalist.core.threat import Threat, parse_fraction
+from generalist.core.threat import Threat
 from generalist.core.types import Count, Exact, Natural, NonNegativeFloat, PositiveFloat, Steps, Unit
 from generalist.data import UNREADABLE
-from generalist.mixing import REST, ByName, Gamma, ModuleGamma, OverDepth, Points, Share
-from generalist.models.modules import LastShare, Patterns, Selection
+from generalist.mixing import REST
 from generalist.objectives import OBJECTIVES, networks_needed, starts_itself
+from generalist.recipes.values import (
+    LONGEST_TEXT,
+    Component,
+    Text,
+    plain_gamma,
+    plain_trains,
+    read_component,
+    read_gamma,
+    read_track,
+    read_trains,
+    reraised,
+)
 from generalist.training.optimizers import OPTIMIZERS
 from generalist.training.precision import Precision
 from generalist.training.selection import Rule
 
-
-@dataclass(frozen=True)
-class Component:
-    """A registered function by name, with its fields checked and complete."""
-
-    name: str
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def plain(self) -> dict[str, Any]:
-        return {"name": self.name} | {key: _plain(value) for key, value in self.options.items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Fraction | Threat):
-        return str(value)
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    return value
-
-
-def _component(registry: Registry[Any]) -> Callable[[Any], Component]:
-    def parse(value: Any) -> Component:
-        if isinstance(value, Component):
-            return value
-        if not isinstance(value, str | Mapping):
-            raise ValueError(
-                f"takes a name or a mapping with a name, such as {registry.names()[0]}, got {shown(value)}"
-            )
-        options = {"name": value} if isinstance(value, str) else dict(value)
-        if "name" not in options:
-            raise ValueError(f"needs a name, one of {', '.join(registry.names())}")
-        name = options.pop("name")
-        return Component(name, _reraised(registry.check, name, options))
-
-    return parse
-
-
-def _reraised(function: Callable[..., Any], *args: Any) -> Any:
-    """Our own errors as pydantic wants them."""
-    try:
-        return function(*args)
-    except UserError as error:
-        raise ValueError(str(error)) from None
-
-
-class _GammaPoints(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-    at: tuple[Exact, ...]
-    values: tuple[Unit, ...]
-
-
-def _gamma(value: Any) -> ModuleGamma:
-    """γ as below, or by module: {modules: {layer4: 0.5, fc: 0.8}}, {depth: [0, 1], share: 0.5}"""
-    if isinstance(value, ByName | OverDepth):
-        return value
-    if isinstance(value, Mapping) and "modules" in value:
-        if len(value) > 1 or not isinstance(value["modules"], Mapping) or not value["modules"]:
-            raise ValueError(f"modules takes gammas by module name, and nothing beside it, got {shown(dict(value))}")
-        filters = {_text(str(name)): _gamma_of_training(gamma) for name, gamma in value["modules"].items()}
-        return ByName(tuple(sorted(filters.items(), key=lambda item: item[0])))
-    if isinstance(value, Mapping) and "depth" in value:
-        rest = {key: given for key, given in value.items() if key != "depth"}
-        factors, gamma = value["depth"], _gamma_of_training(rest) if rest else Points((Fraction(0),), (1.0,))
-        if not isinstance(factors, list | tuple) or not 2 <= len(factors) <= MOST_DEPTHS:
-            raise ValueError(f"depth takes 2 to {MOST_DEPTHS} factors, first layer to last, got {shown(factors)}")
-        if gamma == REST:
-            raise ValueError("depth goes with a share or breakpoints, not with the rest")
-        return OverDepth(tuple(_unit(factor, "a factor over depth") for factor in factors), gamma)
-    return _gamma_of_training(value)
-
-
-MOST_DEPTHS = 100
-
-
-def _gamma_of_training(value: Any) -> Gamma:
-    """rest · a number · {share: 0.5} · {at: [0, 1/3, 2/3, 1], values: [1, 1, 1, 0]}"""
-    if value == REST or isinstance(value, Points | Share):
-        return value
-    if isinstance(value, Mapping):
-        known = ("share", "at", "values", "modules", "depth")
-        for key in value:
-            if key not in known:
-                raise ValueError(str(unknown("field of gamma:", key, known)))
-        if "share" in value:
-            if len(value) > 1:
-                raise ValueError("takes a share or breakpoints {at: […], values: […]}, got both")
-            return Share(_unit(value["share"], "a share of the rest"))
-        points = _GammaPoints.model_validate(value)
-        return _reraised(Points, points.at, points.values)
-    return Points((Fraction(0),), (_unit(value, "a constant gamma"),))
-
-
-def _unit(value: Any, what: str) -> float:
-    try:
-        number = float(parse_fraction(value))
-    except UserError:
-        raise ValueError(
-            f"takes `rest`, a number, {{share: …}} or {{at: […], values: […]}}, got {shown(value)}"
-        ) from None
-    if not 0 <= number <= 1:
-        raise ValueError(f"{what} lies in 0..1, got {shown(value)}")
-    return number
-
-
-def _plain_gamma(gamma: ModuleGamma) -> Any:
-    if isinstance(gamma, ByName):
-        return {"modules": {name: _plain_gamma(value) for name, value in gamma.filters}}
-    if isinstance(gamma, OverDepth):
-        over = _plain_gamma(gamma.gamma)
-        return {"depth": list(gamma.values)} | (
-            over if isinstance(over, dict) else {"at": [0.0], "values": [over]} if over != 1 else {}
-        )
-    if isinstance(gamma, Share):
-        return {"share": gamma.of_rest}
-    if isinstance(gamma, Points):
-        return gamma.values[0] if len(gamma.values) == 1 else {"at": _plain(gamma.at), "values": list(gamma.values)}
-    return gamma
-
-
-def _trains(value: Any) -> Selection | None:
-    """A module's name or several, with * and ?; {last: 1/4} for a share of the depth; null for everything."""
-    if value is None or isinstance(value, Patterns | LastShare):
-        return value
-    if isinstance(value, Mapping):
-        if set(value) != {"last"}:
-            raise ValueError(f"takes module names or {{last: 1/4}}, got {shown(dict(value))}")
-        share = _reraised(parse_fraction, value["last"])
-        if not 0 < share <= 1:
-            raise ValueError(f"last is a share of the depth above 0 and up to 1, got {shown(value['last'])}")
-        return LastShare(share)
-    names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"takes module names such as [layer4, fc], or {{last: 1/4}}, got {shown(value)}")
-    if not names:
-        raise ValueError("a learner that trains nothing is of no use; name the modules that it trains")
-    return Patterns(tuple(_text(name) for name in names))
-
-
-def _plain_trains(selection: Selection | None) -> Any:
-    if isinstance(selection, LastShare):
-        return {"last": str(selection.share)}
-    return None if selection is None else list(selection.names)
-
-
-def _text(value: str) -> str:
-    """Something to look up: the name of a part, a file or a device."""
-    if not 0 < len(value) <= LONGEST_TEXT or not value.isprintable():
-        raise ValueError(f"takes 1 to {LONGEST_TEXT} printable characters, got {shown(value)}")
-    return value
-
-
-def _track(value: Any) -> Any:
-    """The names of tools that follow the run; one may stand alone."""
-    names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list | tuple):
-        raise ValueError(f"takes any of {', '.join(TRACKER_NAMES)}, got {shown(value)}")
-    for name in names:
-        if name not in TRACKER_NAMES:
-            raise ValueError(str(unknown("tracker", name, TRACKER_NAMES)))
-    return tuple(dict.fromkeys(names))
-
-
-LONGEST_TEXT = 1000
-Text = Annotated[str, AfterValidator(_text)]
 MOST_LEARNERS, MOST_THREATS = 30, 20
 _AsPlain = PlainSerializer(lambda component: component.plain())
 
@@ -296,13 +139,13 @@ class LearnerSection(Section):
         ends: The share of training at which it ends, rounded down to a whole epoch.
     """
 
-    objective: Annotated[Component, BeforeValidator(_component(OBJECTIVES)), _AsPlain]
-    optimizer: Annotated[Component, BeforeValidator(_component(OPTIMIZERS)), _AsPlain]
-    schedule: Annotated[Component, BeforeValidator(_component(SCHEDULES)), _AsPlain] = Component("constant")
-    gamma: Annotated[Any, BeforeValidator(_gamma), PlainSerializer(_plain_gamma)] = REST
+    objective: Annotated[Component, BeforeValidator(read_component(OBJECTIVES)), _AsPlain]
+    optimizer: Annotated[Component, BeforeValidator(read_component(OPTIMIZERS)), _AsPlain]
+    schedule: Annotated[Component, BeforeValidator(read_component(SCHEDULES)), _AsPlain] = Component("constant")
+    gamma: Annotated[Any, BeforeValidator(read_gamma), PlainSerializer(plain_gamma)] = REST
     weight_averaging: bool = False
     weight_perturbation: NonNegativeFloat = 0.0
-    trains: Annotated[Any, BeforeValidator(_trains), PlainSerializer(_plain_trains)] = None
+    trains: Annotated[Any, BeforeValidator(read_trains), PlainSerializer(plain_trains)] = None
     starts: Annotated[Exact, Field(ge=0, lt=1)] = Fraction(0)
     ends: Annotated[Exact, Field(gt=0, le=1)] = Fraction(1)
 
@@ -435,7 +278,7 @@ class Recipe(Section):
         (['linf', 'natural', 'l2'], 24)
     """
 
-    name: Annotated[str, BeforeValidator(lambda given: _reraised(file_name, given, "a recipe's name"))]
+    name: Annotated[str, BeforeValidator(lambda given: reraised(file_name, given, "a recipe's name"))]
     description: Annotated[str, Field(max_length=LONGEST_TEXT), RUNTIME_ONLY] = ""
     setting: Annotated[Text | None, RUNTIME_ONLY] = None
     method: Annotated[Text | None, RUNTIME_ONLY] = None
@@ -448,7 +291,7 @@ class Recipe(Section):
     validation: ValidationSection
     select: Rule = "validation"
     init: InitSection | None = None
-    track: Annotated[tuple[str, ...], BeforeValidator(_track), RUNTIME_ONLY] = ()
+    track: Annotated[tuple[str, ...], BeforeValidator(read_track), RUNTIME_ONLY] = ()
     """Tools that follow the run beside TensorBoard, which does so wherever it is installed: mlflow, wandb."""
     needs: dict[str, Text] = {}
 
@@ -550,64 +393,3 @@ def _check_fields(raw: Any, schema: Any, where: str) -> None:
             if key not in names:
                 raise unknown(f"field of {where.removesuffix('.')}:" if where else "recipe field", key, names)
             _check_fields(value, names[key], f"{where}{key}.")
-
-
-def _runtime_fields(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for name, info in section.model_fields.items():
-        here = (*path, info.alias or name)
-        if RUNTIME_ONLY in info.metadata:
-            yield here
-        elif isinstance(info.annotation, type) and issubclass(info.annotation, Section):
-            yield from _runtime_fields(info.annotation, here)
-
-
-RUNTIME_FIELDS = tuple(_runtime_fields(Recipe))
-"""The paths of the fields that are marked `RUNTIME_ONLY`."""
-
-
-def decisive(plain: Mapping[str, Any], path: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The fields of a plain recipe that decide results."""
-    return {
-        key: decisive(value, (*path, key)) if isinstance(value, Mapping) else value
-        for key, value in plain.items()
-        if (*path, key) not in RUNTIME_FIELDS
-    }
-
-
-Differing = tuple[tuple[str, ...], Any, Any]
-"""A field's path, its value in the one recipe and in the other."""
-
-
-def differences(ours: Recipe, theirs: Recipe) -> list[Differing]:
-    """The fields that decide results and differ."""
-
-    def walk(a: Any, b: Any, path: tuple[str, ...]) -> Iterator[Differing]:
-        by_module = any(isinstance(side, Mapping) and "modules" in side for side in (a, b)) and path[-1:] == ("gamma",)
-        if isinstance(a, Mapping) and isinstance(b, Mapping) and not by_module:
-            for key in [*a, *(key for key in b if key not in a)]:
-                yield from walk(a.get(key), b.get(key), (*path, key))
-        elif path == ("data", "extra", "file") and a and b and PurePath(a).name == PurePath(b).name:
-            return  # a folder may have been moved
-        elif a != b:
-            yield path, a, b
-
-    return list(walk(decisive(ours.plain()), decisive(theirs.plain()), ()))
-
-
-def first_difference(ours: Recipe, theirs: Recipe) -> str | None:
-    """The first field that decides results and differs, as `field: ours, theirs`; None where there is none."""
-    for path, here, there in differences(ours, theirs):
-        return f"{'.'.join(path)} is {shown(here)} here and {shown(there)} there"
-    return None
-
-
-def settings_between(ours: Recipe, theirs: Recipe) -> list[str]:
-    """`field.path=value` for every field that makes our recipe theirs; none where it takes more than that."""
-    changes = []
-    for path, _, there in differences(ours, theirs):
-        if path == ("name",) or (path[0] == "learners" and len(path) < 3):
-            return []
-        value = yaml.safe_dump(there, default_flow_style=True, allow_unicode=True, width=10**6)
-        value = value.removesuffix("...\n").strip()  # which YAML writes after a lone number
-        changes.append(f"{'.'.join(path)}={value}")
-    return changes

@@ -14,8 +14,9 @@ from pydantic import AfterValidator, Field, ValidationError
 from generalist.core.errors import UserError, shown, unknown
 from generalist.core.files import file_name, user_path
 from generalist.recipes.catalogue import Overrides, as_texts, load_recipe
-from generalist.recipes.schema import Recipe, Section, Text, complaint
+from generalist.recipes.schema import Recipe, Section, complaint
 from generalist.recipes.shipped import merge, part_names, read_yaml
+from generalist.recipes.values import Text
 
 MOST_ROWS, MOST_SEEDS, MOST_VALUES = 500, 100, 200
 Line = Annotated[str, Field(max_length=200)]

@@ -1,5 +1,7 @@
 """What knows both a recipe and a folder.
 
+paths        the file names of a run                   folder     what a run holds, checked
+claims       who may write to a folder                 workers    processes that share independent work
 experiment   recipe → objects                          train      a recipe into a run folder
 recorder     what a run notes of itself                evaluate   a model under attack
 targets      what an evaluation is aimed at            compare    evaluated runs side by side

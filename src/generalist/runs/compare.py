@@ -17,7 +17,8 @@ from generalist.report.classwise import ClassComparison
 from generalist.report.comparison import Comparison, Entry, check_alike, distinct_names, make_comparison
 from generalist.report.ood_comparison import check_alike_ood, make_ood_comparison
 from generalist.report.paper import network_of, paper_table
-from generalist.runs.folder import GLOBAL, Run, RunPaths
+from generalist.runs.folder import Run
+from generalist.runs.paths import GLOBAL, RunPaths
 
 
 def compare(runs: Sequence[Run | str | Path], *, suite: str | None = None, paper: str | None = None) -> Comparison:

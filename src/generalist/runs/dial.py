@@ -22,11 +22,12 @@ from generalist.evaluation.glance import as_pixels
 from generalist.evaluation.tradeoff import barriers, choose, marked
 from generalist.mixing import MergeWeights, completed, lattice
 from generalist.report.console import Reporter, Silent, make_reporter
+from generalist.runs.claims import check_free
 from generalist.runs.dial_endpoints import check_architecture, check_trajectory, load_endpoints, shared_data
 from generalist.runs.dial_export import export_point
 from generalist.runs.dial_points import Bench
 from generalist.runs.dial_search import ModuleSearch
-from generalist.runs.folder import Run, check_free
+from generalist.runs.folder import Run
 from generalist.training.precision import pick_device
 
 By = Literal["learner", "module"]

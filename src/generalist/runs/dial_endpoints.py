@@ -14,7 +14,8 @@ from generalist.evaluation import model_hash
 from generalist.models import Classifier
 from generalist.recipes.schema import LearnerSection, Recipe
 from generalist.runs.experiment import build_network, load_data
-from generalist.runs.folder import GLOBAL, Run
+from generalist.runs.folder import Run
+from generalist.runs.paths import GLOBAL
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,11 @@ from generalist.evaluation import MixturePoint, SuiteResult
 from generalist.models import read_extra, save_model
 from generalist.recipes.schema import Recipe
 from generalist.report.console import Reporter
+from generalist.runs.claims import new_run
 from generalist.runs.dial_points import METHOD_VERSION, Bench
 from generalist.runs.evaluate import evaluate_target
-from generalist.runs.folder import GLOBAL, Run, RunPaths, new_run
+from generalist.runs.folder import Run
+from generalist.runs.paths import GLOBAL, RunPaths
 from generalist.runs.targets import Target
 from generalist.training.selection import Scores
 from generalist.version import __version__

@@ -27,7 +27,7 @@ from generalist.mixing import MergeWeights, has_batchnorm, merge, module_groups,
 from generalist.objectives import make_objective
 from generalist.recipes.schema import Recipe
 from generalist.runs.dial_endpoints import Endpoint
-from generalist.runs.folder import RunPaths
+from generalist.runs.paths import RunPaths
 
 METHOD_VERSION = 2
 """Raised whenever a point is made or measured in another way: older points are then not used."""

@@ -16,8 +16,9 @@ from generalist.distributed import ranks
 from generalist.evaluation import Suite, SuiteResult, evaluate_suite, load_suite
 from generalist.report.console import Reporter, Silent, make_reporter
 from generalist.runs.analyses import AnalysisResult, analysis_named, keep_analysis
-from generalist.runs.folder import GLOBAL, Run, RunPaths
+from generalist.runs.folder import Run
 from generalist.runs.images import Images
+from generalist.runs.paths import GLOBAL, RunPaths
 from generalist.runs.targets import Target, module_target, run_target, saved_target
 
 

@@ -35,7 +35,7 @@ from generalist.models import PRETRAINED, build_model, is_foreign, load_weights,
 from generalist.models.modules import depth_below, replace_tensors_, select_tensors, tensor_names
 from generalist.objectives import carries_state, make_objective
 from generalist.recipes.schema import LABELS, LearnerSection, Recipe
-from generalist.runs.folder import RunPaths
+from generalist.runs.paths import RunPaths
 from generalist.training.learner import Learner
 from generalist.training.optimizers import OPTIMIZERS
 from generalist.training.precision import pick_device, pick_precision

@@ -25,7 +25,8 @@ from generalist.report.confusion import draw_confusion
 from generalist.report.console import Reporter, Silent
 from generalist.report.gradcam import draw_gallery, draw_gradcam, gallery_rows
 from generalist.runs.experiment import load_data
-from generalist.runs.folder import GLOBAL, Run, load
+from generalist.runs.folder import Run, load
+from generalist.runs.paths import GLOBAL
 from generalist.training.precision import pick_device
 
 METHOD_VERSION = 1

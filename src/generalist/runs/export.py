@@ -18,9 +18,11 @@ from generalist.models.exchange import from_onnx, from_pt2, import_onnx, largest
 from generalist.models.spec import Classifier
 from generalist.report.card import CardFacts, model_card
 from generalist.report.console import Reporter, make_reporter
+from generalist.runs.claims import check_free, new_folder
 from generalist.runs.compare import is_outdated
-from generalist.runs.folder import GLOBAL, Run, RunPaths, check_free, load, new_folder
+from generalist.runs.folder import Run, load
 from generalist.runs.hub import check_push, push_folder
+from generalist.runs.paths import GLOBAL, RunPaths
 from generalist.runs.robustbench import robustbench_entry
 from generalist.version import __version__
 

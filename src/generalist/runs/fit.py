@@ -25,8 +25,9 @@ from generalist.recipes.catalogue import Overrides, load_recipe
 from generalist.recipes.own import base_setting, own_recipe
 from generalist.recipes.schema import Recipe
 from generalist.recipes.shipped import shipped_part
-from generalist.runs.folder import Run, RunPaths
+from generalist.runs.folder import Run
 from generalist.runs.images import Images, as_split
+from generalist.runs.paths import RunPaths
 from generalist.runs.recorder import Callback
 from generalist.runs.train import train as train_recipe
 from generalist.training.precision import pick_device

@@ -15,11 +15,13 @@ from generalist.evaluation.front_records import FrontRecord, JudgedModel, fronts
 from generalist.evaluation.glance import NATURAL
 from generalist.evaluation.records import robust_images
 from generalist.mixing import MergeWeights
-from generalist.recipes.schema import Recipe, differences
+from generalist.recipes.differences import differences
+from generalist.recipes.schema import Recipe
 from generalist.report.comparison import ON_TEST, Entry, distinct_names, entry_warnings
 from generalist.report.fronts import FrontComparison, compare_fronts
 from generalist.runs.compare import check_recorded, distinct_runs, entry_of, run_folders, strongest_suite, suite_name
-from generalist.runs.folder import Run, RunPaths
+from generalist.runs.folder import Run
+from generalist.runs.paths import RunPaths
 
 SplitName = Literal["test", "validation"]
 Groups = Mapping[str, Sequence[str | Path]]

@@ -34,7 +34,8 @@ from generalist.recipes.schema import Recipe, parse_recipe
 from generalist.report.console import Reporter, make_reporter
 from generalist.report.modules import Kind, ModuleReport, ModuleRow, draw_modules
 from generalist.runs.experiment import DIVERGED, build_network, load_data
-from generalist.runs.folder import GLOBAL, ModulePaths, Run, RunPaths, load
+from generalist.runs.folder import Run, load
+from generalist.runs.paths import GLOBAL, ModulePaths, RunPaths
 from generalist.runs.workers import Share, Task, Workers
 from generalist.training.learner import Learner
 from generalist.training.optimizers import sgd

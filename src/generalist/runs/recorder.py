@@ -13,7 +13,8 @@ from generalist.distributed import ranks
 from generalist.recipes.cost import Workload
 from generalist.report.console import Reporter
 from generalist.runs.experiment import Experiment
-from generalist.runs.folder import GLOBAL, Run, history_rows
+from generalist.runs.folder import Run, history_rows
+from generalist.runs.paths import GLOBAL
 from generalist.runs.trackers import Tracker, open_trackers, scalars
 from generalist.training.guards import StoppedEarly
 from generalist.training.instruments import drift

@@ -17,8 +17,9 @@ from generalist.data import EvaluationImages, Split, sequential_batches
 from generalist.evaluation import Flag, no_weights
 from generalist.models import Rename, build_model, load_weights, normalises_itself
 from generalist.runs.experiment import load_data
-from generalist.runs.folder import GLOBAL, Run, load
+from generalist.runs.folder import Run, load
 from generalist.runs.images import Images, as_split, images_for
+from generalist.runs.paths import GLOBAL
 from generalist.training.precision import pick_device
 
 

@@ -23,8 +23,9 @@ from generalist.recipes.catalogue import Overrides, load_recipe
 from generalist.recipes.cost import cost_in_at, passes
 from generalist.recipes.schema import Recipe
 from generalist.report.console import Reporter, Silent, make_reporter
+from generalist.runs.claims import claimed_folder
 from generalist.runs.experiment import Experiment, build, build_network
-from generalist.runs.folder import Run, claimed_folder
+from generalist.runs.folder import Run
 from generalist.runs.recorder import Callback, recorder
 from generalist.runs.trackers import check_trackers
 from generalist.training.guards import StoppedEarly, interrupts

@@ -7,7 +7,8 @@ from pathlib import Path
 from generalist.core.files import fingerprint
 from generalist.core.names import OOD
 from generalist.evaluation import Suite, load_suite
-from generalist.recipes.schema import Recipe, decisive
+from generalist.recipes.differences import decisive
+from generalist.recipes.schema import Recipe
 from generalist.recipes.studies import Study, StudyRow
 
 RUNS = "runs"

@@ -24,7 +24,8 @@ from generalist.report.comparison import NATURAL
 from generalist.report.console import Silent
 from generalist.runs.analyses import analysis_named, keep_analysis
 from generalist.runs.evaluate import evaluate_target
-from generalist.runs.folder import GLOBAL, Run
+from generalist.runs.folder import Run
+from generalist.runs.paths import GLOBAL
 from generalist.runs.studies.cost import Seconds
 from generalist.runs.studies.plan import Trial
 from generalist.runs.targets import run_target

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from generalist.core.errors import RunError, UserError, one_line, shown, unknown
 from generalist.core.files import fingerprint, user_path
 from generalist.recipes.catalogue import load_recipe
-from generalist.recipes.schema import Recipe, decisive
+from generalist.recipes.differences import decisive
+from generalist.recipes.schema import Recipe
 from generalist.report.comparison import NATURAL
 from generalist.report.console import Reporter, Silent, duration
 from generalist.runs.experiment import load_data
-from generalist.runs.folder import GLOBAL
+from generalist.runs.paths import GLOBAL
 from generalist.runs.studies.cost import Estimator, Seconds
 from generalist.runs.studies.ledger import GRACE_SECONDS, KILLED, STOPPED, Claim, Ledger
 from generalist.runs.studies.plan import RUNS, Judged, Trial
