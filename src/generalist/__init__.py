@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from generalist.core.threat import Threat
     from generalist.core.types import Batch, LossTerms
     from generalist.data import DATASETS, Dataset, load_dataset
+    from generalist.distributed.ranks import joined_ranks
     from generalist.evaluation import Suite, SuiteResult, load_suite
     from generalist.mixing import Mix, MixPlan
     from generalist.models import MODELS, build_model, load_model, load_weights, save_model
@@ -79,6 +80,7 @@ __all__ = [
     "export",
     "fit",
     "fronts",
+    "joined_ranks",
     "load",
     "load_dataset",
     "load_model",
@@ -106,6 +108,7 @@ _HOMES = {
     "core.threat": ("Threat",),
     "core.types": ("Batch", "LossTerms"),
     "data": ("DATASETS", "Dataset", "load_dataset"),
+    "distributed.ranks": ("joined_ranks",),
     "evaluation": ("SuiteResult", "Suite", "load_suite"),
     "training.learner": ("Learner",),
     "mixing": ("Mix", "MixPlan"),

@@ -62,7 +62,18 @@ def restarted() -> bool:
 def joined_ranks() -> Iterator[None]:
     """Inside, this process has joined those that torchrun started; a single process is left as it is.
 
-    Each process uses its share of the cores: busy processes with one thread per core each slow each other down.
+    `train`, `fit`, `evaluate` and `dial` share their work among the processes then. All of them make the same calls,
+    and the main one writes the files. Each uses its share of the cores: busy processes with one thread per core each
+    slow each other down.
+
+    Returns:
+        A context for all calls of the script.
+
+    Example:
+        >>> import generalist
+        >>> small = {"training.epochs": 1, "data.limit": 100, "model.width": 2, "validation.images": 10}
+        >>> with generalist.joined_ranks():  # a script that `torchrun --nproc-per-node 4` started, or not
+        ...     run = generalist.train("digits-at", out=tmp / "by-ranks", overrides=small)
     """
     if launched_processes() == 1 or dist.is_initialized():
         yield

@@ -12,11 +12,12 @@ import yaml
 from generalist.core.errors import RunError, UserError
 from generalist.core.files import fingerprint, process_lives, remove_leftovers, write_atomically
 from generalist.distributed import ranks
+from generalist.distributed.launch import launched_processes
 from generalist.recipes.differences import RUNTIME_FIELDS, decisive, first_difference, settings_between
 from generalist.recipes.schema import Recipe
 from generalist.runs.folder import RECIPE_DIGEST, Run
 from generalist.runs.paths import RunPaths
-from generalist.training.guards import sole_owner
+from generalist.training.guards import InUse, sole_owner
 
 
 class ClaimedFolder:
@@ -55,7 +56,7 @@ def _claimed(folder: Path, recipe: Recipe, *, resume: bool) -> Iterator[None]:
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     paths = RunPaths(folder)
     try:
-        with sole_owner(paths.lock_file):
+        with _told_of_ranks(), sole_owner(paths.lock_file):
             _check_folder(folder, recipe, resume=resume)  # another process may have been faster
             remove_leftovers(folder)
             yield
@@ -65,6 +66,20 @@ def _claimed(folder: Path, recipe: Recipe, *, resume: bool) -> Iterator[None]:
             for place in made[1:]:
                 with suppress(OSError):  # it holds something else by now, or could not be made
                     place.rmdir()
+
+
+@contextmanager
+def _told_of_ranks() -> Iterator[None]:
+    """Processes that torchrun started and that do not know of each other get into each other's way."""
+    try:
+        yield
+    except InUse as error:
+        if launched_processes() == ranks.world():
+            raise
+        raise InUse(
+            f"{error}; torchrun started {launched_processes()} processes, which share the work within"
+            " `with generalist.joined_ranks():`"
+        ) from None
 
 
 def check_free(folder: Path) -> None:

@@ -43,7 +43,7 @@ def fit(
     validation: Images | None = None,
     *,
     test: Images | None = None,
-    method: str = "generalist-late-t",
+    method: str | None = None,
     threats: str | Threat | Sequence[str | Threat] = ("linf:8/255", "l2:128/255"),
     epochs: int = 30,
     batch_size: int = 128,
@@ -69,7 +69,8 @@ def fit(
             as `{"data.crop": 4, "data.flip": True}`.
         validation: Images to select models by; a share of train is held out if not given.
         test: Images to attack in the end; a fifth of train is held out if not given.
-        method: A shipped method, such as `at`, `trades` or `generalist-late-t`.
+        method: A shipped method, such as `at` or `trades`; `generalist-late-t` if not given, and `generalist-late-half`
+            where the threats have no ℓ2.
         threats: Norms and radii in pixel units that models are trained and validated under, one per norm.
         epochs: Epochs of training.
         batch_size: Images per batch.
@@ -98,6 +99,7 @@ def fit(
         20
     """
     balls = [Threat.parse(threat) for threat in ([threats] if isinstance(threats, str | Threat) else threats)]
+    method = method or ("generalist-late-t" if any(ball.norm == "l2" for ball in balls) else "generalist-late-half")
     made = "network" if isinstance(model, str) else _title(model)
     folder = user_path(out) if out is not None else Path("runs") / f"{made}-{method}"
     paths = RunPaths(folder)
