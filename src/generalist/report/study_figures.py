@@ -70,9 +70,12 @@ def _labels(table: StudyTable) -> tuple[str, ...]:
     return tuple(dict.fromkeys(row.label for row in table.rows))
 
 
+NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
 def _title(table: StudyTable) -> str:
     seeds = f"{len(table.seeds)} seeds" if len(table.seeds) > 1 else f"seed {table.seeds[0]}"
-    return f"{table.name}: {table.description}, {seeds}"
+    return f"{table.name}: {table.description}, {seeds.replace(' ', NO_BREAK)}"
 
 
 def _layout(kind: str, panels: int) -> tuple[int, int]:
