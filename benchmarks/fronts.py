@@ -28,8 +28,8 @@ from generalist.report.fronts import FrontComparison
 from generalist.runs.experiment import load_data
 from generalist.runs.front import conditions, judged_run
 
-UNSEEN = {"validation.every_epochs": 1000, "validation.images": 100}
-"""Nothing is selected, so validation while training, a fifth of the time, is for nobody to see."""
+NO_VALIDATION = {"validation.every_epochs": 1000, "validation.images": 100}
+"""No checkpoint is selected, so training is not interrupted for validation, which would take a fifth of its time."""
 BETA, THREAT = "learners.linf.objective.beta", "learners.linf.objective.threat"
 SWEEPS: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "AT, ε swept": {"at": ("at", {}), "at-eps75": ("at", {"times": 3}), "at-eps50": ("at", {"times": 2})},
@@ -89,7 +89,7 @@ def trained(name: str, method: str, changes: Mapping[str, Any], seed: int, optio
         recipe = generalist.load_recipe(f"{options.setting}-{method}")
         threat = recipe.learners["linf"].objective.options["threat"]
         changes = {THREAT: f"{threat.norm}:{threat.eps * Fraction(changes['times'], 4)}"}
-    overrides = {"select": "last", "seed": seed, **UNSEEN, **changes}
+    overrides = {"select": "last", "seed": seed, **NO_VALIDATION, **changes}
     out = options.out / options.setting / f"{name}-s{seed}"
     return generalist.train(
         f"{options.setting}-{method}", out=out, overrides=overrides, resume=out.exists(), progress=True

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from test_ranks import rank_environment
 from torch import nn
 
 import generalist
@@ -29,10 +30,7 @@ def fitted(out: Path) -> generalist.Run:
 
 
 def as_rank(rank: int, port: int, out: Path) -> None:
-    os.environ |= {
-        "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
-        "RANK": str(rank), "LOCAL_RANK": str(rank), "TORCHELASTIC_USE_AGENT_STORE": "True",
-    }  # fmt: skip
+    os.environ |= rank_environment(rank, 2, port)
     with generalist.joined_ranks():
         run = fitted(out)
         assert generalist.evaluate(run, suite="pgd20", images=12).record()["images"] == 12

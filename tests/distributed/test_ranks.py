@@ -63,14 +63,25 @@ def environment(**more):
     return {key: value for key, value in found.items() if not key.startswith(("COV", "PYTEST_"))}
 
 
+def rank_environment(rank, count, port):
+    """What torchrun tells a process of one machine."""
+    return {
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+
+
 class Forked:
     """The command line in so many copies of this process, which find each other as those of torchrun do."""
 
     def __init__(self, count, arguments, log):
         self.log, self.store = log, dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-        shared = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(self.store.port), "WORLD_SIZE": str(count),
-                  "LOCAL_WORLD_SIZE": str(count), "TORCHELASTIC_USE_AGENT_STORE": "True"}  # fmt: skip
-        ranks = [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+        ranks = [rank_environment(rank, count, self.store.port) for rank in range(count)]
         self.alive = {forked_command(arguments, log, **(rank if count > 1 else {})) for rank in ranks}
 
     def poll(self):

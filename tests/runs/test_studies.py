@@ -246,6 +246,9 @@ def test_a_start_must_be_a_row_before(tmp_path: Path) -> None:
         load_study(small_study(variants=[late, first]))
     with pytest.raises(UserError, match=r"'At' .* those before: AT"):
         load_study(small_study(variants=[first, late | {"after": "At"}]))
+    without = load_study(started_study(tmp_path), overrides={"init": None})
+    with pytest.raises(UserError, match="starts from another row's run, so init cannot be taken out"):
+        prepare(without, out=tmp_path)
 
 
 def test_seeds_give_a_mean_and_a_deviation_and_paired_differences(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from generalist.core.errors import UserError
 from generalist.core.files import fingerprint
 from generalist.core.names import OOD
 from generalist.evaluation import Suite, load_suite
@@ -76,14 +77,14 @@ def make_plan(study: Study, folder: Path, *, root: str | None = None) -> Plan:
             recipe = _seeded(row.recipe, seed, root)
             after = None if row.after is None else trials[places[row.after, seed]]
             if after is not None:
-                recipe = _started(recipe, after.folder.name)  # the same wherever the studies are kept
+                recipe = _started(recipe, after.folder.name)  # so that the digest does not depend on the folder
             digest = fingerprint([decisive(recipe.plain()), row.ranks])
             key = fingerprint([digest, spec])[:20]
             label = f"{_named(row, study.rows)}, seed {seed}"
-            run = folder / RUNS / f"{recipe.name}-{digest[:10]}"
+            place = folder / RUNS / f"{recipe.name}-{digest[:10]}"
             if after is not None:
                 recipe = _started(recipe, str(after.folder.resolve()))
-            trials.setdefault(key, Trial(key, label, recipe, run, judged, row.ranks, after))
+            trials.setdefault(key, Trial(key, label, recipe, place, judged, row.ranks, after))
             places[number, seed] = key
     return Plan(study, judged, trials, places)
 
@@ -94,7 +95,9 @@ def _seeded(recipe: Recipe, seed: int, root: str | None) -> Recipe:
 
 
 def _started(recipe: Recipe, start: str) -> Recipe:
-    assert recipe.init is not None
+    """With the weights of `start`; the study has put a section `init` there already."""
+    if recipe.init is None:
+        raise UserError(f"{recipe.name} starts from another row's run, so init cannot be taken out")
     return recipe.model_copy(update={"init": recipe.init.model_copy(update={"from_": start})})
 
 

@@ -72,11 +72,11 @@ def work(task: Work, *, look: Look, parent: int | None = None) -> None:
         while True:
             jobs = ledger.jobs(task.trials)
             look(jobs)
-            open_now = task.may_begin(jobs)
-            claim = ledger.claim(open_now)
+            ready = task.may_begin(jobs)
+            claim = ledger.claim(ready)
             if claim is not None:
                 _do(task, claim, jobs, look=look, parent=parent)
-            elif not any(jobs[key].state == "running" for key in open_now):
+            elif not any(jobs[key].state == "running" for key in ready):
                 return
             else:
                 _check_parent(parent)
