@@ -17,7 +17,8 @@ from generalist.report.console import Silent
 from generalist.report.study_table import StudyTable
 from generalist.runs.folder import Run
 from generalist.runs.studies import worker
-from generalist.runs.studies.ledger import Ledger
+from generalist.runs.studies.cost import Seconds
+from generalist.runs.studies.ledger import Job, Ledger
 from generalist.runs.studies.plan import make_plan
 from generalist.runs.studies.study import StudyFiles, parse_budget, prepare, run_study
 from generalist.runs.studies.trial import pack, unpack
@@ -211,6 +212,16 @@ def test_rows_that_start_from_another_rows_run(tmp_path: Path) -> None:
     other = forked(lambda: run_study(study, out=tmp_path / "two"))
     assert figures(run_study(study, out=tmp_path / "two")) == figures(table), "by two processes, one of which waits"
     assert exit_code(other) == 0
+
+
+def test_a_trial_waits_for_the_run_it_starts_from(tmp_path: Path) -> None:
+    plan, _ = prepare(load_study(started_study(tmp_path)), out=tmp_path)
+    at, *late = plan.trials
+    task = worker.Work("unused", "small", plan.trials, {key: Seconds(1, 1, 1) for key in plan.trials})
+    waiting = {key: Job(key) for key in plan.trials}
+    assert task.may_begin(waiting) == [at]
+    assert task.may_begin({**waiting, at: Job(at, "running")}) == [at]
+    assert task.may_begin({**waiting, at: Job(at, "done")}) == [at, *late]
 
 
 def test_what_a_failed_row_was_the_start_of_fails_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
