@@ -16,9 +16,12 @@ import generalist
 from generalist import UserError
 from generalist.data import ArraySplit, batches
 from generalist.evaluation import SuiteResult
+from generalist.mixing import MergeWeights, completed
 from generalist.models import read_extra, save_model
 from generalist.runs import dial_export
-from generalist.runs.dial_points import Bench, Recalibration
+from generalist.runs.dial_batchnorm import Recalibration
+from generalist.runs.dial_endpoints import Endpoint
+from generalist.runs.dial_points import Bench
 from generalist.runs.experiment import load_data
 from long_tests import LONG
 from run_cases import weights
@@ -108,17 +111,68 @@ def test_a_mixture_has_mixed_parameters_and_statistics_of_its_own(run):
     assert all(torch.equal(kept[name], a[name]) for name in a)
 
 
-def test_statistics_are_of_clean_and_attacked_inputs(run):
+def statistics_of(run, weights, batchnorm=""):
+    state = generalist.dial(run, points=2, images=1, batchnorm=batchnorm).model(weights).state_dict()
+    return {name: tensor for name, tensor in state.items() if name.endswith(STATISTICS[:2])}
+
+
+def test_statistics_are_of_the_inputs_that_are_named(run):
     """Each kind of input changes them, and all kinds together are the plain average of each."""
-    found = {
-        inputs: generalist.dial(run, points=2, batchnorm=inputs).model({"natural": 0.5}).state_dict()
-        for inputs in ("clean", "linf", "l2", "")
-    }
-    mean = {inputs: state["network.bn1.running_mean"] for inputs, state in found.items()}
+    kinds = ("clean", "linf", "l2", "clean,linf,l2")
+    mean = {kind: statistics_of(run, {"natural": 0.5}, kind)["network.bn1.running_mean"] for kind in kinds}
     assert not torch.equal(mean["clean"], mean["linf"])
     assert not torch.equal(mean["linf"], mean["l2"])
     average = (mean["clean"] + mean["linf"] + mean["l2"]) / 3
-    assert (mean[""] - average).abs().max() < 0.2 * (mean["clean"] - mean["linf"]).abs().max()
+    assert (mean[kinds[-1]] - average).abs().max() < 0.2 * (mean["clean"] - mean["linf"]).abs().max()
+
+
+@pytest.mark.parametrize(("natural", "share"), [(0.25, 0.25), (0.5, 0.5), (1.5, 1.0)])
+def test_statistics_are_of_what_the_learners_saw_in_proportion_to_their_weights(run, natural, share):
+    """The ℓ∞ learner saw attacked images, the natural one clean images; one with a negative weight counts as absent."""
+    mixture = {"natural": natural}
+    found, attacked, clean = (statistics_of(run, mixture, inputs) for inputs in ("", "linf", "clean"))
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, (1 - share) * attacked[name] + share * clean[name])
+    assert any(not torch.allclose(attacked[name], clean[name]) for name in found)
+
+
+def test_statistics_change_little_close_to_a_learner(run):
+    """Measured as the learner itself saw images, a mixture of next to nothing else has the learner's statistics."""
+    found = generalist.dial(run, points=2, images=1)._bench
+    for name in ("linf", "natural"):
+        same = found.model(MergeWeights(completed({name: 1.0}, ["linf", "natural"]), remeasured=True)).state_dict()
+        near = statistics_of(run, {"natural": 1e-6 if name == "linf" else 1 - 1e-6})
+        for tensor, value in near.items():
+            torch.testing.assert_close(value, same[tensor], rtol=1e-3, atol=1e-4)
+
+
+def test_a_module_that_a_learner_does_not_train_is_measured_as_the_base(tmp_path):
+    changes = {**SMALL, "learners.linf.objective.steps": 2, "learners.natural.trains": ["conv5", "bn5", "fc"]}
+    late = generalist.train("digits-generalist-late-d", out=tmp_path / "late", overrides=changes)
+    shares = generalist.dial(late, points=2, images=1)._bench._shares(MergeWeights({"linf": 0.75, "natural": 0.25}))
+    last = {name for name in shares if name.startswith("network.bn5.")}
+    assert len(last) == 2
+    assert all(shares[name] == {"linf": 0.75, "natural": 0.25} for name in last)
+    assert all(shares[name] == {"linf": 1.0} for name in shares.keys() - last)
+
+
+def test_statistics_follow_the_weights_of_their_module(run):
+    bench = generalist.dial(run, points=2, images=1)._bench
+    own = {"conv2": {"linf": 0.0, "natural": 1.0}, "conv3": {"linf": -0.5, "natural": 1.5}}
+    shares = bench._shares(MergeWeights({"linf": 0.75, "natural": 0.25}, own))
+    assert shares["network.bn1.running_var"] == {"linf": 0.75, "natural": 0.25}
+    assert shares["network.bn2.running_var"] == shares["network.bn3.running_mean"] == {"natural": 1.0}
+
+
+def test_where_a_learner_cannot_be_repeated_all_inputs_count():
+    recipe = generalist.load_recipe("digits-lbgat")
+    threats = recipe.validation.threats
+    end = Endpoint("lbgat", None, "global", None, "", next(iter(recipe.learners.values())))
+    alone = Endpoint("mixed", None, "global", None, "", None)
+    found = Recalibration.of(recipe, [end, alone], threats, []).inputs
+    assert found["lbgat"] == found["mixed"]
+    assert found["mixed"].clean
+    assert [one.options["threat"] for one in found["mixed"].objectives] == list(map(str, threats))
 
 
 def test_what_is_known_is_not_computed_again(run, judged):
@@ -454,7 +508,7 @@ def test_batchnorm_is_measured_on_classes_as_training_draws_them():
     labels = torch.tensor([0] * 90 + [1] * 10)
     split = ArraySplit(torch.rand(100, 1, 8, 8), labels)
     recipe = generalist.load_recipe("digits-at", {"data.balance": 1.0, "training.batch_size": 50})
-    chosen = Recalibration.of(recipe, [], [])
+    chosen = Recalibration.of(recipe, [], [], [])
     drawn = torch.cat([batch.y for batch in chosen._sample(split, torch.device("cpu"), 0)])
     assert drawn.bincount().tolist() == [50, 50]
     assert chosen.record()["balance"] == 1.0

@@ -50,7 +50,7 @@ def dial_command(
         str, typer.Option(metavar="pgd20|quick", autocompletion=completing.suites, help="Or any other suite.")
     ] = "pgd20",
     batchnorm: Annotated[
-        str, typer.Option(metavar="INPUTS", help="BatchNorm is measured on: clean,linf,l2 (clean and all threats).")
+        str, typer.Option(metavar="INPUTS", help="clean,linf,…: measure BatchNorm on these, not as the learners saw.")
     ] = "",
     natural_at_least: Annotated[float | None, typer.Option(metavar="PERCENT", help="Choose a point like this.")] = None,
     linf_at_least: Annotated[float | None, typer.Option(metavar="PERCENT", help="Under the first ℓ∞ threat.")] = None,

@@ -4,7 +4,7 @@ Mixtures of finished models, of any weights, are made by `merge`.
 """
 
 from generalist.mixing.accumulate import Mix
-from generalist.mixing.batchnorm import has_batchnorm, recalibrate_
+from generalist.mixing.batchnorm import has_batchnorm, recalibrate_, statistics
 from generalist.mixing.by_module import ByName, ModuleGamma, OverDepth, Part, parts_of
 from generalist.mixing.merge import MergeWeights, check_alike, completed, lattice, merge, module_groups
 from generalist.mixing.plan import REST, WHOLE, Gamma, MixPlan, Points, Share
@@ -30,4 +30,5 @@ __all__ = [
     "module_groups",
     "parts_of",
     "recalibrate_",
+    "statistics",
 ]

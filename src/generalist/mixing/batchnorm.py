@@ -5,12 +5,23 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import nn
 
-from generalist.core.types import Batch, Objective, step_context
+from generalist.core.types import Batch, Objective, StateTree, step_context
 
 
 def has_batchnorm(model: nn.Module) -> bool:
     """Whether the model has a BatchNorm layer of any kind."""
     return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
+def statistics(model: nn.Module) -> StateTree:
+    """Running means and variances of all BatchNorm layers, by their names in the `state_dict`; not copied."""
+    return {
+        f"{path}.{name}": tensor
+        for path, module in model.named_modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm)
+        for name, tensor in (("running_mean", module.running_mean), ("running_var", module.running_var))
+        if tensor is not None
+    }
 
 
 @torch.no_grad()

@@ -55,9 +55,9 @@ def dial(
     """Mix the models of finished runs in many ways, without training, and find the front of what they are worth.
 
     A mixture is θ = Σ w_e·θ_e over the endpoints e, with Σ w_e = 1. The first endpoint is the base; points lie evenly
-    in {base + Σ a_e·(e − base): a_e ≥ 0, Σ a_e ≤ beyond}. BatchNorm statistics of a mixture are measured afresh on
-    clean and attacked training images. Every point is kept in the (first) run's folder as soon as it is known, so that
-    an interrupted dial goes on where it stopped.
+    in {base + Σ a_e·(e − base): a_e ≥ 0, Σ a_e ≤ beyond}. BatchNorm statistics of a mixture are measured afresh, on
+    training images as the mixed learners saw them, in proportion to their weights. Every point is kept in the (first)
+    run's folder as soon as it is known, so that an interrupted dial goes on where it stopped.
 
     Args:
         runs: A finished run or its folder, or several that share a start or of which one started from another.
@@ -69,8 +69,7 @@ def dial(
             search that changes the weights of one module at a time.
         images: Only the first so many images of the validation split; all if None.
         attack: `pgd20`, `quick`, or any other suite; robust is what survives all of it.
-        batchnorm: The inputs that BatchNorm statistics of mixtures are measured on: `clean`, and threats by their norm;
-            clean images and all threats if none are named.
+        batchnorm: Other inputs to measure BatchNorm statistics of all mixtures on: `clean`, and threats by their norm.
         beside: Other runs with the same data, to be compared with: their global models on the same images, in table and
             figure. They are not mixed.
         seed: Of everything random in the attacks, and of the search.

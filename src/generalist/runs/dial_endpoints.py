@@ -20,13 +20,17 @@ from generalist.runs.paths import GLOBAL
 
 @dataclass(frozen=True, eq=False)
 class Endpoint:
-    """A model that a run keeps, on the CPU. `hash` is of its architecture and tensors."""
+    """A model that a run keeps, on the CPU. `hash` is of its architecture and tensors.
+
+    `task` is that of the learner whose model it is; None where several made it.
+    """
 
     name: str
     run: Run
     model_name: str
     model: nn.Module
     hash: str
+    task: LearnerSection | None = None
 
     def record(self) -> dict[str, str]:
         return {"run": str(self.run.folder), "model": self.model_name, "model_sha256": self.hash}
@@ -98,7 +102,7 @@ def _is_linf(task: LearnerSection) -> bool:
 
 def _endpoint(name: str, one: _Candidate) -> Endpoint:
     model = one.run.model(one.model_name)
-    return Endpoint(name, one.run, one.model_name, model, model_hash(model))
+    return Endpoint(name, one.run, one.model_name, model, model_hash(model), one.task)
 
 
 def check_architecture(endpoints: Sequence[Endpoint]) -> None:

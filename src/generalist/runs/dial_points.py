@@ -6,97 +6,31 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from generalist.core.errors import RunError, UserError, unknown
+from generalist.core.errors import RunError, UserError
 from generalist.core.files import fingerprint, read_json, remove_leftovers, seal_holds, sealed, write_json
-from generalist.core.rng import derive
 from generalist.core.threat import Threat
-from generalist.core.types import Batch, StateTree
-from generalist.data import Augment, Dataset, Split, batches
+from generalist.core.types import StateTree
+from generalist.data import Dataset
 from generalist.distributed import ranks
 from generalist.evaluation import MixturePoint, Suite, Verdicts, evaluate_split, verdict_key
 from generalist.evaluation.attacked import attack_suite
 from generalist.evaluation.glance import Glance, glance
 from generalist.evaluation.tradeoff import NATURAL
-from generalist.mixing import MergeWeights, has_batchnorm, merge, module_groups, recalibrate_
-from generalist.objectives import make_objective
+from generalist.mixing import MergeWeights, has_batchnorm, merge, module_groups, statistics
 from generalist.recipes.schema import Recipe
+from generalist.runs.dial_batchnorm import Recalibration, Shares
 from generalist.runs.dial_endpoints import Endpoint
 from generalist.runs.paths import RunPaths
 
-METHOD_VERSION = 2
+METHOD_VERSION = 3
 """Raised whenever a point is made or measured in another way: older points are then not used."""
-STEPS = 5
-"""PGD steps of the inputs that BatchNorm is measured on, where the recipe has no attack of its own."""
-
-CLEAN = "clean"
-"""Images as they are, among the inputs that BatchNorm is measured on."""
-
 Progress = Callable[[float], None]
 """(the share of a point that is done)"""
-
-
-@dataclass(frozen=True)
-class Recalibration:
-    """On which inputs the BatchNorm statistics of a mixture are measured: training images, clean and attacked."""
-
-    batches: int
-    batch_size: int
-    clean: bool
-    threats: tuple[str, ...]
-    steps: int
-    seed: int
-    augment: Augment
-    balance: float = 0.0
-
-    @classmethod
-    def of(cls, recipe: Recipe, threats: Sequence[Threat], inputs: Sequence[str]) -> "Recalibration":
-        """On these inputs, as the recipe mixes, with as many PGD steps as its own attacks have.
-
-        Inputs are `clean` and threats, whole or by their norm; clean ones and all threats if none are named.
-        """
-        known = [CLEAN, *map(str, threats)]
-        for name in inputs:
-            if not any(one == name or one.startswith(f"{name}:") for one in known):
-                raise unknown("inputs for BatchNorm", name, known)
-        wanted = [one for one in known if not inputs or {one, one.partition(":")[0]} & set(inputs)]
-        steps = [learner.objective.options.get("steps") for learner in recipe.learners.values()]
-        data = recipe.data
-        return cls(
-            batches=recipe.mixing.recalibrate_batches,
-            batch_size=recipe.training.batch_size,
-            clean=CLEAN in wanted,
-            threats=tuple(one for one in wanted if one != CLEAN),
-            steps=max((number for number in steps if isinstance(number, int)), default=STEPS),
-            seed=recipe.seed + 1,
-            augment=Augment(crop=data.crop, flip=data.flip, cutout=data.cutout),
-            balance=data.balance,
-        )
-
-    def record(self) -> dict[str, Any]:
-        attacked = {"attack": "pgd", "steps": self.steps, "threats": list(self.threats)} if self.threats else None
-        inputs = {"clean": self.clean, "attacked": attacked}
-        drawn = {"balance": self.balance} if self.balance else {}
-        return {"batches": self.batches, "batch_size": self.batch_size, **inputs, "seed": self.seed, **drawn}
-
-    def apply_(self, model: nn.Module, train: Split, *, device: torch.device, workers: int) -> None:
-        objectives = [make_objective("adversarial", {"threat": t, "steps": self.steps}) for t in self.threats]
-        with torch.random.fork_rng(devices=[]):  # a network may draw noise of its own while it is measured
-            torch.default_generator.manual_seed(derive(self.seed, "dial"))
-            sample = self._sample(train, device, workers)
-            recalibrate_(model, objectives, sample, seed=self.seed, progress=1.0, clean=self.clean)
-
-    def _sample(self, train: Split, device: torch.device, workers: int) -> Iterator[Batch]:
-        drawn = batches(
-            train, batch_size=self.batch_size, seed=self.seed, epoch=0, augment=self.augment, device=device,
-            workers=workers, balance=self.balance,
-        )  # fmt: skip
-        return islice(drawn, self.batches)
 
 
 @dataclass
@@ -113,7 +47,7 @@ class Bench:
         threats: under which each is made.
         seed: of the attacks.
         device: where models run.
-        inputs: what BatchNorm is measured on; clean images and all threats if empty.
+        inputs: what BatchNorm is measured on; what each endpoint's learner saw, if empty.
         seconds: that the points took, those of earlier calls included.
     """
 
@@ -135,7 +69,7 @@ class Bench:
         base = self.endpoints[0].model
         self._trees = {one.name: one.model.state_dict() for one in self.endpoints}
         self.groups = module_groups(base)
-        measured_on = Recalibration.of(self.recipe, self.threats, self.inputs)
+        measured_on = Recalibration.of(self.recipe, self.endpoints, self.threats, self.inputs)
         self.recalibration = measured_on if has_batchnorm(base) else None
         self._model = copy.deepcopy(base).eval().to(self.device)
         split = self.dataset.validation
@@ -238,8 +172,29 @@ class Bench:
         self._model.load_state_dict(merge(self._trees, mixture, groups=self.groups))
         if self.recalibration is not None and mixture.endpoint is None:
             workers = self.recipe.data.workers
-            self.recalibration.apply_(self._model, self.dataset.train, device=self.device, workers=workers)
+            self.recalibration.apply_(
+                self._model, self._shares(mixture), self.dataset.train, device=self.device, workers=workers
+            )
         return {name: tensor.clone() for name, tensor in self._model.state_dict().items()}
+
+    def _shares(self, mixture: MergeWeights) -> Shares:
+        """How much of each endpoint's inputs the statistics of a mixture are measured on: as much as of its weights.
+
+        A learner that does not train a module keeps the base's statistics there, so there it counts as the base.
+        Endpoints with a negative weight count as absent.
+        """
+        base, *_ = self._trees
+        module_of = {tensor: module for module, tensors in self.groups.items() for tensor in tensors}
+        shares: dict[str, dict[str, float]] = {}
+        for name in statistics(self._model):
+            row = mixture.of(module_of.get(name, ""))
+            total = sum(max(0.0, weight) for weight in row.values())
+            found = shares.setdefault(name, {})
+            for endpoint, weight in row.items():
+                if weight > 0:
+                    home = endpoint if self._differ(base, endpoint, [name]) else base
+                    found[home] = found.get(home, 0.0) + weight / total
+        return shares
 
     def _load_(self, mine: StateTree | None, source: int) -> None:
         """The bench's model ← what rank `source` made."""
