@@ -2,9 +2,10 @@
 
     OMP_NUM_THREADS=1 python benchmarks/fronts.py fashion-mnist-mini --seeds 0 1 2 --out runs/fronts
 
-Every training, dial and attack is kept below --out and goes on where it stopped. All methods have the same epochs, the
-same data and a running average. The points of a dial are chosen on validation; then every model is attacked on the
-first --images of the test split, once, under the first threat (ℓ∞), by PGD-20 and by `quick` (APGD-CE and APGD-T).
+Every training, dial and attack is kept below --out and goes on where it stopped. All methods have the same data and a
+running average, and as many epochs as make the passes of TRADES in the setting's epochs: AT has a quarter more of them.
+The points of a dial are chosen on validation; then every model is attacked on the first --images of the test split,
+once, under the first threat (ℓ∞), by PGD-20 and by `quick` (APGD-CE and APGD-T).
 
 What was found is kept below --records, one small file per seed, which needs no run folder any more. The tables are of
 all files there: seeds and methods (--only) that were measured at different times, or elsewhere, add up. `--only`
@@ -24,8 +25,10 @@ from typing import Any
 import generalist
 from generalist import Run
 from generalist.evaluation.front_records import JudgedModel, read_front_record
+from generalist.recipes.cost import passes
+from generalist.recipes.schema import Recipe
 from generalist.report.fronts import FrontComparison
-from generalist.runs.experiment import load_data
+from generalist.runs.experiment import build_plan, load_data
 from generalist.runs.front import conditions, judged_run
 
 NO_VALIDATION = {"validation.every_epochs": 1000, "validation.images": 100}
@@ -53,6 +56,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1000, help="of the test split")
     parser.add_argument("--suites", nargs="+", default=["pgd20", "quick"])
     parser.add_argument("--beyond", default="2")
+    parser.add_argument("--points", type=int, default=21, help="of a dial")
     parser.add_argument("--by", nargs="+", default=["learner", "module"])
     parser.add_argument("--exported", type=int, default=6, help="points of a dial's front that are attacked")
     parser.add_argument("--late", nargs="+", default=list(LATE), choices=list(LATE))
@@ -84,7 +88,7 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def trained(name: str, method: str, changes: Mapping[str, Any], seed: int, options: argparse.Namespace) -> Run:
-    changes = dict(changes)
+    changes = {"training.epochs": epochs_of(method, options.setting), **changes}
     if "times" in changes:  # a smaller radius: 3 quarters or 2 quarters
         recipe = generalist.load_recipe(f"{options.setting}-{method}")
         threat = recipe.learners["linf"].objective.options["threat"]
@@ -94,6 +98,18 @@ def trained(name: str, method: str, changes: Mapping[str, Any], seed: int, optio
     return generalist.train(
         f"{options.setting}-{method}", out=out, overrides=overrides, resume=out.exists(), progress=True
     )
+
+
+def epochs_of(method: str, setting: str) -> int:
+    """As many whole epochs as make the passes of TRADES in the setting's epochs; NT is left as it is."""
+    ours, trades = (generalist.load_recipe(f"{setting}-{name}") for name in (method, "trades"))
+    return ours.training.epochs if method == "nt" else int(trades.training.epochs * work(trades) / work(ours))
+
+
+def work(recipe: Recipe) -> float:
+    """Passes of a training per step of an epoch."""
+    plan = build_plan(recipe, steps=100)
+    return sum(float(plan.active_epochs(name)) * each for name, each in passes(recipe).items())
 
 
 def attacked(run: Run, suite: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -113,13 +129,14 @@ Records = dict[str, dict[str, Any]]
 
 def dialled(run: Run, by: str, options: argparse.Namespace) -> Iterator[tuple[str, Records]]:
     """The front of a dial, thinned out evenly in natural accuracy, on the test split."""
-    found = generalist.dial(run, by=by, beyond=options.beyond, progress=True)
+    threat = run.recipe.validation.threats[0]
+    found = generalist.dial(run, by=by, beyond=options.beyond, points=options.points, threats=threat, progress=True)
     test = load_data(run.recipe).test
     for chosen in thinned(found.front, options.exported):
         model = found.model(chosen)
         yield str(chosen.mixture), {
             suite: generalist.evaluate(
-                model, test, threats=found.threats[0], suite=suite, images=options.images, cache=run.evaluations,
+                model, test, threats=threat, suite=suite, images=options.images, cache=run.evaluations,
                 progress=True,
             ).record()
             for suite in options.suites

@@ -79,6 +79,18 @@ def test_other_runs_stand_beside_the_points_with_the_figures_of_their_validation
     assert len(judged) == before, "it is kept like the points"
 
 
+def test_points_are_attacked_under_the_threats_that_are_given(run):
+    """Each once; and with the verdicts that they have beside others."""
+    own = run.recipe.validation.threats
+    both = generalist.dial(run, points=2)
+    assert both.threats == [str(threat) for threat in own]
+    one = generalist.dial(run, points=2, threats=[str(own[1]), own[1]])
+    assert one.threats == [str(own[1])]
+    assert [list(point.robust) for point in one.points] == [[str(own[1])]] * 2
+    assert [p.robust[str(own[1])] for p in one.points] == [p.robust[str(own[1])] for p in both.points]
+    assert generalist.dial(run, points=2, threats="linf:1/100").threats == ["linf:1/100"]
+
+
 def test_a_run_on_other_data_does_not_stand_beside(run, tmp_path):
     other = generalist.train("digits-nt", out=tmp_path / "nt", overrides={**SMALL, "seed": 5})
     with pytest.raises(UserError, match="other images or splits"):

@@ -31,11 +31,12 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.Captur
     monkeypatch.setattr(
         generalist, "train", lambda name, *, overrides, **rest: train(name, overrides={**overrides, **SMALL}, **rest)
     )
-    monkeypatch.setattr(generalist, "dial", lambda run, **rest: dial(run, points=3, images=10, **rest))
+    monkeypatch.setattr(generalist, "dial", lambda run, **rest: dial(run, images=10, **rest))
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> str:
-        common = ("digits", "--out", "out", "--images", "20", "--suites", "pgd20", "--by", "learner", "--exported", "2")
+        few = ("--images", "20", "--exported", "2", "--points", "3")
+        common = ("digits", "--out", "out", "--suites", "pgd20", "--by", "learner", *few)
         monkeypatch.setattr(sys, "argv", ["fronts.py", *common, *arguments])
         capsys.readouterr()
         module.main()

@@ -49,6 +49,10 @@ def dial_command(
     attack: Annotated[
         str, typer.Option(metavar="pgd20|quick", autocompletion=completing.suites, help="Or any other suite.")
     ] = "pgd20",
+    threat: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NORM:EPS", help="Such as linf:8/255, repeatable; the run's own if not given."),
+    ] = None,
     batchnorm: Annotated[
         str, typer.Option(metavar="INPUTS", help="clean,linf,…: measure BatchNorm on these, not as the learners saw.")
     ] = "",
@@ -94,7 +98,7 @@ def dial_command(
         from generalist.report.console import make_reporter
         from generalist.report.tables import attacked_tables, show
         from generalist.runs.claims import check_free
-        from generalist.runs.dial import dial
+        from generalist.runs.dial import dial, dial_threats
         from generalist.runs.folder import Run
         from generalist.runs.paths import GLOBAL
 
@@ -102,14 +106,15 @@ def dial_command(
     least = {name: value for name, value in minima.items() if value is not None}
     wish = Wish(least, maximise or "mean") if least or maximise or export else None
     if wish is not None:  # what cannot be wished for is said before anything is attacked
-        wish.check([str(threat) for threat in Run(runs[0]).recipe.validation.threats])
+        wish.check([str(one) for one in dial_threats(Run(runs[0]), threat or ())])
     if export is not None:
         check_free(export)
     reporter = make_reporter(quiet=quiet or json_file == "-" or not is_main())
     try:
         found = dial(
             runs, between=between, beyond=beyond, points=points, by=cast(Any, by), images=images, attack=attack,
-            batchnorm=batchnorm, beside=beside or [], seed=seed, root=root, download=download, reporter=reporter,
+            threats=threat or (), batchnorm=batchnorm, beside=beside or [], seed=seed, root=root, download=download,
+            reporter=reporter,
         )  # fmt: skip
         chosen = found.choose(wish) if wish is not None else None
         exported = found.export(export, chosen, reporter=reporter) if export is not None else None

@@ -13,7 +13,7 @@ from torch import nn
 
 from generalist.core.errors import RunError, UserError, shown, unknown
 from generalist.core.files import fingerprint, user_path, write_atomically
-from generalist.core.threat import parse_fraction
+from generalist.core.threat import Threat, parse_fraction
 from generalist.data import sequential_batches
 from generalist.distributed import ranks
 from generalist.evaluation import Barrier, Flag, MixturePoint, Suite, SuiteResult, Wish, examine_model, load_suite
@@ -44,6 +44,7 @@ def dial(
     by: By = "learner",
     images: int | None = 1000,
     attack: str | Suite = "pgd20",
+    threats: str | Threat | Sequence[str | Threat] = (),
     batchnorm: str | Sequence[str] = (),
     beside: Runs = (),
     seed: int = 0,
@@ -69,6 +70,8 @@ def dial(
             search that changes the weights of one module at a time.
         images: Only the first so many images of the validation split; all if None.
         attack: `pgd20`, `quick`, or any other suite; robust is what survives all of it.
+        threats: Norm and radius in pixel units, such as `"linf:8/255"`, or several; those of the (first) run's
+            validation if none are given.
         batchnorm: Other inputs to measure BatchNorm statistics of all mixtures on: `clean`, and threats by their norm.
         beside: Other runs with the same data, to be compared with: their global models on the same images, in table and
             figure. They are not mixed.
@@ -101,8 +104,9 @@ def dial(
         raise UserError(f"points must be at least the number of endpoints, {len(endpoints)}, got {points}")
     check_architecture(endpoints)
     recipe = found[0].recipe
-    if not recipe.validation.threats:
-        raise UserError(f"{found[0].folder}: its recipe has no validation.threats, so there is nothing to trade off")
+    under = dial_threats(found[0], threats)
+    if not under:
+        raise UserError(f"{found[0].folder}: its recipe has no validation.threats; give threats, such as linf:8/255")
     others = _runs(beside) if not isinstance(beside, Sequence) or beside else []
     dataset = shared_data([*found, *others], root=None if root is None else user_path(root), download=download)
     check_trajectory(found, dataset)
@@ -115,7 +119,7 @@ def dial(
         dataset=dataset,
         images=min(len(dataset.validation), images or len(dataset.validation)),
         suite=suite,
-        threats=recipe.validation.threats,
+        threats=under,
         seed=seed,
         device=pick_device(recipe.training.device),
         inputs=_listed(batchnorm),
@@ -129,6 +133,12 @@ def dial(
     done = Dial(bench, made, runs=found, by=by, beyond=far, beside=compared)
     done.keep()
     return done
+
+
+def dial_threats(run: Run, given: str | Threat | Sequence[str | Threat]) -> tuple[Threat, ...]:
+    """The threats given, each once; those of the run's validation if none are."""
+    listed = [given] if isinstance(given, str | Threat) else given
+    return tuple(dict.fromkeys(map(Threat.parse, listed))) or tuple(run.recipe.validation.threats)
 
 
 def _short_name(run: Run, runs: Sequence[Run]) -> str:
