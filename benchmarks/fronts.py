@@ -3,9 +3,11 @@
     OMP_NUM_THREADS=1 python benchmarks/fronts.py fashion-mnist-mini --seeds 0 1 2 --out runs/fronts
 
 Every training, dial and attack is kept below --out and goes on where it stopped. All methods have the same data and a
-running average, and as many epochs as make the passes of TRADES in the setting's epochs: AT has a quarter more of them.
-The points of a dial are chosen on validation; then every model is attacked on the first --images of the test split,
-once, under the first threat (ℓ∞), by PGD-20 and by `quick` (APGD-CE and APGD-T).
+running average. Baselines have as many epochs as make the passes of TRADES in the setting's epochs: AT has a quarter
+more of them. Late runs have the setting's epochs, which are fewer passes, or (`twice`) twice as many, which are fewer
+than those of two baselines. The points of a dial are chosen on validation; then every model is attacked on the first
+--images of the test split, once, under the first threat (ℓ∞), by PGD-20 and by `quick` (APGD-CE and APGD-T). Costs are
+in PGD-10 AT runs of the setting's epochs.
 
 What was found is kept below --records, one small file per seed, which needs no run folder any more. The tables are of
 all files there: seeds and methods (--only) that were measured at different times, or elsewhere, add up. `--only`
@@ -35,14 +37,19 @@ NO_VALIDATION = {"validation.every_epochs": 1000, "validation.images": 100}
 """No checkpoint is selected, so training is not interrupted for validation, which would take a fifth of its time."""
 BETA, THREAT = "learners.linf.objective.beta", "learners.linf.objective.threat"
 SWEEPS: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
-    "AT, ε swept": {"at": ("at", {}), "at-eps75": ("at", {"times": 3}), "at-eps50": ("at", {"times": 2})},
+    "AT, ε swept": {"at": ("at", {}), "at-eps75": ("at", {"quarters": 3}), "at-eps50": ("at", {"quarters": 2})},
     "half-half, β swept": {"half50": ("half", {}), "half25": ("half", {BETA: 0.25})},
     "TRADES, β swept": {"trades3": ("trades", {BETA: 3}), "trades1": ("trades", {BETA: 1})},
     "Generalist-D as printed": {"printed-d": ("generalist-d-natural", {})},
     "NT": {"nt": ("nt", {})},
 }
 BASELINES = ("AT, ε swept", "half-half, β swept", "TRADES, β swept")
-LATE = {"late-half": "generalist-late-half", "late-d": "generalist-late-d"}
+LATE: Mapping[str, tuple[str, int]] = {
+    "late-half": ("generalist-late-half", 1),
+    "late-half-twice": ("generalist-late-half", 2),
+    "late-d": ("generalist-late-d", 1),
+}
+"""Late Generalists with so many times the setting's epochs."""
 NAMES = [*(name for runs in SWEEPS.values() for name in runs), *LATE]
 
 
@@ -78,21 +85,26 @@ def measure(options: argparse.Namespace) -> None:
         for group, runs in SWEEPS.items():
             for name, (method, changes) in runs.items():
                 if name in wanted:
+                    changes = {"training.epochs": epochs_of(method, options.setting), **changes}
                     run = trained(name, method, changes, seed, options)
                     found = {suite: attacked(run, suite, options) for suite in options.suites}
                     keep(run, [(name, found)], group, seed, options)
         for name in (name for name in options.late if name in wanted):
-            run = trained(name, LATE[name], {}, seed, options)
+            method, times = LATE[name]
+            longer = {} if times == 1 else {"training.epochs": times * epochs(options.setting)}
+            run = trained(name, method, longer, seed, options)
             for by in options.by:
-                keep(run, list(dialled(run, by, options)), f"{LATE[name]}, dial by {by}", seed, options, dial=True)
+                group = f"{method}{', twice the epochs' if longer else ''}, dial by {by}"
+                keep(run, list(dialled(run, by, options)), group, seed, options, dial=True)
 
 
 def trained(name: str, method: str, changes: Mapping[str, Any], seed: int, options: argparse.Namespace) -> Run:
-    changes = {"training.epochs": epochs_of(method, options.setting), **changes}
-    if "times" in changes:  # a smaller radius: 3 quarters or 2 quarters
+    changes = dict(changes)
+    quarters = changes.pop("quarters", None)
+    if quarters is not None:  # a smaller radius
         recipe = generalist.load_recipe(f"{options.setting}-{method}")
         threat = recipe.learners["linf"].objective.options["threat"]
-        changes = {THREAT: f"{threat.norm}:{threat.eps * Fraction(changes['times'], 4)}"}
+        changes[THREAT] = f"{threat.norm}:{threat.eps * Fraction(quarters, 4)}"
     overrides = {"select": "last", "seed": seed, **NO_VALIDATION, **changes}
     out = options.out / options.setting / f"{name}-s{seed}"
     return generalist.train(
@@ -104,6 +116,10 @@ def epochs_of(method: str, setting: str) -> int:
     """As many whole epochs as make the passes of TRADES in the setting's epochs; NT is left as it is."""
     ours, trades = (generalist.load_recipe(f"{setting}-{name}") for name in (method, "trades"))
     return ours.training.epochs if method == "nt" else int(trades.training.epochs * work(trades) / work(ours))
+
+
+def epochs(setting: str) -> int:
+    return generalist.load_recipe(f"{setting}-at").training.epochs
 
 
 def work(recipe: Recipe) -> float:
@@ -164,6 +180,9 @@ def keep(
     models: list[JudgedModel] = []
     for name, records in found:
         model = judged_run(run, records, name=name, group=group)
+        if model.cost_in_at is not None:
+            longer = run.recipe.training.epochs / epochs(options.setting)
+            model = replace(model, cost_in_at=round(model.cost_in_at * longer, 3))
         rule = f"dial on validation (front, {options.exported} spread evenly)"
         models.append(replace(model, chosen_by=rule) if dial else model)
     first = found[0][1]

@@ -57,7 +57,7 @@ def test_work_in_parts_adds_up(bench: Any, tmp_path: Path) -> None:
     assert groups[:3] == ["AT, ε swept", "half-half, β swept", "AT, ε swept"]
     assert set(groups[3:]) == {"generalist-late-half, dial by learner"}
     assert 1 <= len(groups[3:]) <= 2
-    assert first.models[0].cost_in_at == 1.0
+    assert first.models[0].cost_in_at == 3 / 24, "three epochs, in runs of the 24 of the setting"
     assert first.models[3].chosen_by == "dial on validation (front, 2 spread evenly)"
     run = generalist.Run(tmp_path / "out" / "digits" / "at-s0")
     assert first.models[0].recipe_sha256 == run.identity
