@@ -3,11 +3,11 @@
     OMP_NUM_THREADS=1 python benchmarks/fronts.py fashion-mnist-mini --seeds 0 1 2 --out runs/fronts
 
 Every training, dial and attack is kept below --out and goes on where it stopped. All methods have the same data and a
-running average. Baselines have as many epochs as make the passes of TRADES in the setting's epochs: AT has a quarter
-more of them. Late runs have the setting's epochs, which are fewer passes, or (`twice`) twice as many, which are fewer
-than those of two baselines. The points of a dial are chosen on validation; then every model is attacked on the first
---images of the test split, once, under the first threat (ℓ∞), by PGD-20 and by `quick` (APGD-CE and APGD-T). Costs are
-in PGD-10 AT runs of the setting's epochs.
+running average. Every training but NT has as many epochs as make the passes of TRADES in the setting's epochs: AT has a
+quarter more of them. What is called `twice` has the passes of two such trainings; a baseline as long tells what the
+length alone is worth. The points of a dial are chosen on validation; then every model is attacked on the first --images
+of the test split, once, under the first threat (ℓ∞), by PGD-20 and by `quick` (APGD-CE and APGD-T). Costs are in PGD-10
+AT runs of the setting's epochs.
 
 What was found is kept below --records, one small file per seed, which needs no run folder any more. The tables are of
 all files there: seeds and methods (--only) that were measured at different times, or elsewhere, add up. `--only`
@@ -40,16 +40,18 @@ SWEEPS: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "AT, ε swept": {"at": ("at", {}), "at-eps75": ("at", {"quarters": 3}), "at-eps50": ("at", {"quarters": 2})},
     "half-half, β swept": {"half50": ("half", {}), "half25": ("half", {BETA: 0.25})},
     "TRADES, β swept": {"trades3": ("trades", {BETA: 3}), "trades1": ("trades", {BETA: 1})},
+    "TRADES, twice the passes": {"trades3-twice": ("trades", {BETA: 3, "twice": True})},
+    "half-half, twice the passes": {"half50-twice": ("half", {"twice": True})},
     "Generalist-D as printed": {"printed-d": ("generalist-d-natural", {})},
     "NT": {"nt": ("nt", {})},
 }
 BASELINES = ("AT, ε swept", "half-half, β swept", "TRADES, β swept")
-LATE: Mapping[str, tuple[str, int]] = {
-    "late-half": ("generalist-late-half", 1),
-    "late-half-twice": ("generalist-late-half", 2),
-    "late-d": ("generalist-late-d", 1),
+LATE: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "late-half": ("generalist-late-half", {}),
+    "late-half-twice": ("generalist-late-half", {"twice": True}),
+    "late-d": ("generalist-late-d", {}),
 }
-"""Late Generalists with so many times the setting's epochs."""
+"""Runs that are dialled."""
 NAMES = [*(name for runs in SWEEPS.values() for name in runs), *LATE]
 
 
@@ -85,21 +87,20 @@ def measure(options: argparse.Namespace) -> None:
         for group, runs in SWEEPS.items():
             for name, (method, changes) in runs.items():
                 if name in wanted:
-                    changes = {"training.epochs": epochs_of(method, options.setting), **changes}
                     run = trained(name, method, changes, seed, options)
                     found = {suite: attacked(run, suite, options) for suite in options.suites}
                     keep(run, [(name, found)], group, seed, options)
         for name in (name for name in options.late if name in wanted):
-            method, times = LATE[name]
-            longer = {} if times == 1 else {"training.epochs": times * epochs(options.setting)}
-            run = trained(name, method, longer, seed, options)
+            method, changes = LATE[name]
+            run = trained(name, method, changes, seed, options)
             for by in options.by:
-                group = f"{method}{', twice the epochs' if longer else ''}, dial by {by}"
+                group = f"{method}{', twice the passes' if 'twice' in changes else ''}, dial by {by}"
                 keep(run, list(dialled(run, by, options)), group, seed, options, dial=True)
 
 
 def trained(name: str, method: str, changes: Mapping[str, Any], seed: int, options: argparse.Namespace) -> Run:
     changes = dict(changes)
+    changes["training.epochs"] = epochs_of(method, options.setting, 2 if changes.pop("twice", False) else 1)
     quarters = changes.pop("quarters", None)
     if quarters is not None:  # a smaller radius
         recipe = generalist.load_recipe(f"{options.setting}-{method}")
@@ -112,10 +113,10 @@ def trained(name: str, method: str, changes: Mapping[str, Any], seed: int, optio
     )
 
 
-def epochs_of(method: str, setting: str) -> int:
+def epochs_of(method: str, setting: str, times: int = 1) -> int:
     """As many whole epochs as make the passes of TRADES in the setting's epochs; NT is left as it is."""
     ours, trades = (generalist.load_recipe(f"{setting}-{name}") for name in (method, "trades"))
-    return ours.training.epochs if method == "nt" else int(trades.training.epochs * work(trades) / work(ours))
+    return ours.training.epochs if method == "nt" else int(times * trades.training.epochs * work(trades) / work(ours))
 
 
 def epochs(setting: str) -> int:
