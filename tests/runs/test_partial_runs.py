@@ -2,13 +2,16 @@
 
 import json
 from fractions import Fraction
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import generalist
 from generalist.core.errors import UserError
+from generalist.models import build_model
 from generalist.recipes.cost import Workload, cost_in_at, passes_per_step
 from generalist.runs.doctor import outline
 from generalist.runs.experiment import build
@@ -135,6 +138,49 @@ def test_what_an_existing_robust_model_has_done_is_not_done_again(tmp_path, monk
     facts = outline(build(recipe))
     assert facts["cost_in_at"] == pytest.approx((1 / 2 + 1 / 6) / 11 / 5, abs=0.01)
     assert facts["learners"]["linf"]["live_epochs"] == 0
+
+
+SOMEBODYS = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, num_classes=10):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
+        self.head = nn.Linear(4 * 64, num_classes)
+    def forward(self, x):
+        return self.head(self.stem(x).flatten(1))
+"""
+
+
+def test_somebody_elses_checkpoint_and_data_become_adjustable(tmp_path, monkeypatch):
+    """Nothing is trained adversarially, the file is one end of the dial, and its stem is in all mixtures."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "somebodys_net.py").write_text(SOMEBODYS)
+    theirs = build_model("somebodys_net:Net", classes=10).network.state_dict()
+    torch.save(theirs, "theirs.pt")
+    x, y = torch.rand(120, 1, 8, 8).numpy(), (torch.arange(120) % 10).numpy()
+    np.savez("own.npz", x_train=x, y_train=y, x_test=x[:20], y_test=y[:20])
+    stepped = []
+    step = Learner.step
+    monkeypatch.setattr(Learner, "step", lambda self, *a, **k: stepped.append(self.name) or step(self, *a, **k))
+    run = generalist.train(LATE, out="run", overrides={
+        "model.name": "somebodys_net:Net", "data": {"name": "npz", "root": "own.npz"}, "training.batch_size": 24,
+        "init.from": "theirs.pt", "learners.natural.trains": ["head"], "validation.steps": 1,
+    })  # fmt: skip
+    assert set(stepped) == {"natural"}
+    dial = generalist.dial(run, points=3, beyond=1.5)
+    ends = {name: load_file(Path("run/models", f"{name}.safetensors")) for name in ("linf", "natural")}
+    mixed = dial.model({"linf": -0.5, "natural": 1.5}).network.state_dict()
+    for name, value in theirs.items():
+        linf, natural = (ends[end][f"network.{name}"] for end in ("linf", "natural"))
+        assert torch.equal(linf, value)
+        if name.startswith("head"):
+            assert not torch.equal(natural, value)
+            assert torch.allclose(mixed[name], 1.5 * natural - 0.5 * value, atol=1e-6)
+        elif "running" not in name and "batches" not in name:
+            assert torch.equal(natural, value)
+            assert torch.equal(mixed[name], value)
 
 
 @pytest.mark.parametrize("make", [late, rich])
