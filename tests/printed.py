@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 
@@ -24,21 +25,25 @@ def blocks(text: str) -> list[tuple[str, str]]:
 
 
 FOREIGN = """
+from collections import OrderedDict
 from torch import nn
 
 class Net(nn.Sequential):
-    def __init__(self):
-        super().__init__(nn.Flatten(), nn.Linear(64, 10))
+    def __init__(self, width=64):
+        super().__init__(OrderedDict(flat=nn.Flatten(), body=nn.Linear(64, 64), head=nn.Linear(64, 10)))
 """
 
 
 def write_foreign_model(folder: Path) -> None:
-    """What a reader is said to have: somebody's module with its weights, theirs.py and theirs.pt."""
+    """What a reader is said to have: somebody's module with its weights, and images: theirs.py, theirs.pt, own.npz."""
     (folder / "theirs.py").write_text(FOREIGN)
     split: Any = generalist.load_dataset("digits").train
     x = split.images.float().flatten(1) / 255
     centres = torch.stack([x[split.labels == k].mean(0) for k in range(10)])
-    torch.save({"1.weight": 4 * centres, "1.bias": -2 * centres.square().sum(1)}, folder / "theirs.pt")
+    body = {"body.weight": torch.eye(64), "body.bias": torch.zeros(64)}
+    torch.save({**body, "head.weight": 4 * centres, "head.bias": -2 * centres.square().sum(1)}, folder / "theirs.pt")
+    images, labels = split.images[:100].numpy(), split.labels[:100].numpy()
+    np.savez(folder / "own.npz", x_train=images, y_train=labels, x_test=images, y_test=labels)
 
 
 def shortened(language: str, text: str, changes: Sequence[str]) -> str:
