@@ -31,6 +31,8 @@ def draw_fronts(found: FrontComparison) -> dict[str, bytes]:
             for index, front in enumerate(found.of(name)):
                 dots += _draw(axis, front, number, index, floor)
                 on_lines += _along(front)
+        if any(dot.hollow for dot in dots):
+            axis.plot([], [], "o", ms=5, mec=GREY, mfc="white", ls="none", label="dominated within its own front")
         if floor is not None:
             top = max(robust for _, robust in pairs)
             axis.set_ylim(floor, top + 0.1 * (top - floor))

@@ -158,7 +158,7 @@ def place_labels(axis: Axes, labelled: Sequence[Point], points: Sequence[Point])
     inches = figure.dpi_scale_trans  # an SVG has another number of pixels
     marks = {point: tuple(map(float, axis.transData.transform((point.x, point.y)))) for point in points}
     dots = [_Box.around(x, y, 2 * MARKER * pixels, 2 * MARKER * pixels) for x, y in marks.values()]
-    frame = _Box(*axis.get_window_extent().extents)
+    frame, page = _Box(*axis.get_window_extent().extents), _Box(*figure.bbox.extents)
     labels: list[_Box] = []
     lines: list[_Box] = []
 
@@ -167,11 +167,12 @@ def place_labels(axis: Axes, labelled: Sequence[Point], points: Sequence[Point])
         return -sum(1 / (20 * pixels + math.hypot(x - a, y - b)) for a, b in marks.values())
 
     def cost(box: _Box, x: float, y: float) -> float:
-        """Hidden area and what sticks out of the frame weigh most, then a crossed label, then the way to the point."""
+        """What is cut off weighs most; then what is hidden or out of the frame, a crossed label, the way to the point."""
         hidden = sum(box.shared(other) for other in (*dots, *labels, *lines)) / box.area
         outside = 1 - box.shared(frame) / box.area
+        cut = 1 - box.shared(page) / box.area
         crossed = any(other.nearest(*step) == step for step in _way(box, x, y) for other in labels)
-        return 1000 * (hidden + outside) + 300 * crossed + math.dist(box.nearest(x, y), (x, y)) / pixels
+        return 100_000 * cut + 5000 * (hidden + outside) + 300 * crossed + math.dist(box.nearest(x, y), (x, y)) / pixels
 
     for point in sorted(labelled, key=crowd):
         x, y = marks[point]
