@@ -32,6 +32,7 @@ class Net(nn.Sequential):
     def __init__(self, width=64):
         super().__init__(OrderedDict(flat=nn.Flatten(), body=nn.Linear(64, 64), head=nn.Linear(64, 10)))
 """
+"""It takes a width because that is how the tests shorten what pages train."""
 
 
 def write_foreign_model(folder: Path) -> None:

@@ -167,7 +167,7 @@ def place_labels(axis: Axes, labelled: Sequence[Point], points: Sequence[Point])
         return -sum(1 / (20 * pixels + math.hypot(x - a, y - b)) for a, b in marks.values())
 
     def cost(box: _Box, x: float, y: float) -> float:
-        """What is cut off weighs most; then the hidden and out of the frame, a crossed label, the way to the point."""
+        """What is cut off weighs most; then what is hidden or outside, a crossed label, the way to the point."""
         hidden = sum(box.shared(other) for other in (*dots, *labels, *lines)) / box.area
         outside = 1 - box.shared(frame) / box.area
         cut = 1 - box.shared(page) / box.area
