@@ -58,7 +58,8 @@ def test_mistakes_are_one_line(cli: Cli, trained: Run, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
 def test_an_interrupt_says_that_the_same_command_goes_on(copied: Path) -> None:
-    command = [sys.executable, "-m", "generalist", "modules", str(copied), "--epochs", "50", "--images", "12"]
+    endless = ("--epochs", "5000", "--images", "12")  # a minute or more: nothing is over before the signal arrives
+    command = [sys.executable, "-m", "generalist", "modules", str(copied), *endless]
     process = subprocess.Popen([*command, "--workers", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_for(Run(copied).modules.measured_file("x").with_name("*.json"), process)
     process.send_signal(signal.SIGINT)
