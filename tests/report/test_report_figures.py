@@ -1,7 +1,7 @@
 """The figures of a run: complete, of one look, and nothing cut off."""
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from PIL import Image
 
 from generalist.report import figures
 from generalist.report.figures import draw_run, pictures
+from generalist.report.scatter import Point, place_labels
 from run_cases import rendered_figures
 
 Drawn = dict[str, Figure]
@@ -203,3 +204,15 @@ def test_titles_say_the_split_and_what_selected(tmp_path: Path, drawn: Drawn) ->
         "last": "t: accuracy on the validation split, select: last",
         "test": "t: accuracy on the test split, select: test (!)",
     }
+
+
+def test_labels_at_the_edge_are_not_cut_off_and_hide_nothing() -> None:
+    figure = Figure(figsize=(4, 3))
+    axis = figure.subplots()
+    axis.set(xlim=(0, 1), ylim=(0, 1))
+    points = [Point("a rather long name", x, 0.0, "black") for x in (0.93, 0.96, 1.0)]
+    place_labels(axis, points, points)
+    page, labels = figure.bbox, [text.get_window_extent() for text in axis.texts]
+    assert len(labels) == 3
+    assert all(page.x0 <= box.x0 and box.x1 <= page.x1 for box in labels)
+    assert not any(a.overlaps(b) for a, b in combinations(labels, 2))
